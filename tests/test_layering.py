@@ -1,10 +1,12 @@
 """Who may import whom, and how long a file may be.
 
-A folder of `src/whet` imports itself, `whet`'s own version, and what the table grants it.
+A folder of `src/whet` imports itself, `whet`'s own version, and what the table grants it; so do the
+folders of `flow/run`. No module imports itself over others, lazily or for its types either.
 """
 
 import ast
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,25 @@ ALLOWED: dict[str, set[str]] = {
 ALLOWED["flow"] = set(ALLOWED)
 ALLOWED["cli"] = {"core", "flow", "prompts", "ci", "report"}
 ALLOWED["__main__"] = {"cli"}
+RUN: dict[str, set[str]] = {
+    "plan": set(),
+    "resume": set(),
+    "conclude": set(),
+    "traffic": {"plan"},
+    "check": {"plan", "resume", "traffic"},
+    "search": {"plan", "traffic", "conclude"},
+    "measure": {"plan", "resume", "traffic", "conclude"},
+    "workers": {"plan", "traffic", "measure"},
+    "options": {"measure", "workers"},
+    "pipeline": {"plan", "check", "search", "measure", "conclude"},
+    "driver": {"plan", "options", "pipeline"},
+}
+"""What each part of `flow/run` may import of the others."""
+MEASURING = ("client", "load", "engines")
+"""What neither the conclusion nor the search may import: figures are read, not made."""
+READS_TABLES = {"conclude/faults.py": "engines"}
+"""The known faults of an engine's builds are a table."""
+_FREE = {"__init__", "_version"}
 _OUTSIDE = {"lab", "benchmarks", "tests"}
 
 
@@ -63,42 +84,107 @@ def imported_modules(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, s
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
-def violations(source: Path, allowed: dict[str, set[str]]) -> list[str]:
-    """One sentence for each import that the table forbids, and each folder it does not know."""
-    # `from whet import __version__` names an attribute: only folders and modules are parts.
+def violations(
+    source: Path, allowed: dict[str, set[str]], root: tuple[str, ...] = ("whet",)
+) -> list[str]:
+    """One sentence for each import that the table forbids, and each folder it does not know.
+
+    `root` is the package whose folder is `source`.
+    """
     parts = {part_of((entry.name,)) for entry in source.iterdir()} | set(allowed)
+    parts -= _FREE
     found = []
     for file in sorted(source.rglob("*.py")):
         inside = file.relative_to(source).parts
         if inside == ("__init__.py",):
-            importer, grants = "whet", {"flow"}
+            importer, grants = root[-1], {"flow"}
         else:
             importer = part_of(inside)
+            if importer in _FREE:
+                continue
             if importer not in allowed:
                 found.append(f"{importer}: a part of whet that the layering table does not name")
                 continue
             grants = allowed[importer] | {importer}
         grants = grants | {"_version"}
-        package = ["whet", *inside[:-1]]
+        package = [*root, *inside[:-1]]
         for line, module in imported_modules(ast.parse(file.read_text()), package):
             names = module.split(".")
             if names[0] in _OUTSIDE:
                 found.append(f"{'/'.join(inside)}:{line}: {importer} may not import {names[0]}")
-            if names[0] != "whet" or len(names) == 1 or names[1] not in parts - {"__init__"}:
+            part = next(iter(names[len(root) :]), None)
+            if tuple(names[: len(root)]) != root or part not in parts:
                 continue
-            if names[1] not in grants:
-                found.append(f"{'/'.join(inside)}:{line}: {importer} may not import {names[1]}")
+            if part not in grants:
+                found.append(f"{'/'.join(inside)}:{line}: {importer} may not import {part}")
     return sorted(set(found))
+
+
+def circles(source: Path) -> list[str]:
+    """The modules that import themselves over others, and those between two such circles."""
+    files = {
+        ".".join(("whet", *file.relative_to(source).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): file
+        for file in source.rglob("*.py")
+    }
+    graph: dict[str, set[str]] = {}
+    for module, file in files.items():
+        package = ["whet", *file.relative_to(source).parts[:-1]]
+        graph[module] = set()
+        for _, name in imported_modules(ast.parse(file.read_text()), package):
+            above = accumulate(name.split("."), "{}.{}".format)
+            named = [each for each in above if each in files]
+            graph[module] |= {*named[-1:]} - {module}
+    while True:
+        imported = set().union(*graph.values())
+        ends = {module for module, names in graph.items() if not names or module not in imported}
+        if not ends:
+            return sorted(graph)
+        graph = {module: names - ends for module, names in graph.items() if module not in ends}
 
 
 def test_every_import_goes_down() -> None:
     assert violations(SOURCE, ALLOWED) == []
 
 
-def test_the_table_has_no_cycle() -> None:
+def test_the_stages_of_a_run_import_what_they_may() -> None:
+    assert violations(SOURCE / "flow" / "run", RUN, ("whet", "flow", "run")) == []
+
+
+@pytest.mark.parametrize("folder", ["conclude", "search"])
+def test_no_figure_is_made_where_it_is_read(folder: str) -> None:
+    """Neither the conclusion nor the search sends requests or starts servers."""
+    found = []
+    for file in (SOURCE / "flow" / "run" / folder).rglob("*.py"):
+        spared = READS_TABLES.get(f"{folder}/{file.name}")
+        for line, module in imported_modules(ast.parse(file.read_text()), []):
+            if module.split(".")[1:2] in [[each] for each in MEASURING if each != spared]:
+                found.append(f"{file.name}:{line}: {module}")
+    assert found == []
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    assert circles(SOURCE) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["from whet.core import b", "def f():\n    from whet.core.b import g", "from . import b"],
+)
+def test_a_circle_is_found(tmp_path: Path, text: str) -> None:
+    (tmp_path / "core").mkdir()
+    for name, words in {"a": text, "b": "import whet.core.c", "c": "import whet.core.a"}.items():
+        (tmp_path / "core" / f"{name}.py").write_text(words)
+    (tmp_path / "core" / "d.py").write_text("import whet.core.a")
+    assert circles(tmp_path) == ["whet.core.a", "whet.core.b", "whet.core.c"]
+
+
+@pytest.mark.parametrize("table", [ALLOWED, RUN])
+def test_the_table_has_no_cycle(table: dict[str, set[str]]) -> None:
     settled: set[str] = set()
-    while rest := [part for part in ALLOWED if part not in settled]:
-        ready = [part for part in rest if ALLOWED[part] <= settled]
+    while rest := [part for part in table if part not in settled]:
+        ready = [part for part in rest if table[part] <= settled]
         assert ready, f"these import each other: {rest}"
         settled.update(ready)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import Said, Stub, Whet
-from tests.flow.stage import FakeEngine
+from tests.flow.stage import FakeEngine, install
 from whet.cli.main import main
 
 _REPOSITORY = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def whet(
 def scripted(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """A scripted engine in vLLM's place."""
     engine = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: engine)
+    install(engine, monkeypatch)
     return engine
 
 

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.flow.stage import FakeEngine, FakeServer
+import pytest
+
+from tests.flow.stage import FakeEngine, FakeServer, install
 from tests.scripted_server import ScriptedServer, scripted_server
 from whet.cli.main import main
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine
-from whet.flow import serving as served
-from whet.flow.run.check import preflight as prepare
 
 
 @dataclass
@@ -66,8 +66,9 @@ def _stub() -> None:
     if _take(words, "--hang-at"):
         engine.hang_at = words.pop(0)
     sys.argv[1:] = words
-    prepare.get_engine = served.get_engine = lambda _name: engine
-    main()
+    with pytest.MonkeyPatch.context() as patch:
+        install(engine, patch)
+        main()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.cli.stage import Said, Whet, write_spec, write_whole_spec
-from tests.flow.stage import FakeEngine
+from tests.flow.stage import FakeEngine, install
 from whet.core.errors import UsageError
 from whet.core.records import ResolvedEngine
 from whet.core.spec import Spec
@@ -56,7 +56,7 @@ class Recorder(FakeEngine):
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     engine = Recorder()
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: engine)
+    install(engine, monkeypatch)
     monkeypatch.setattr("whet.load.health.LATENESS_FLOOR_NS", 10 * 10**9)
     monkeypatch.setattr("whet.load.health.MAX_CPU_SHARE", 2.0)
     return engine

@@ -27,6 +27,7 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.engines import get_profile
 from whet.flow.run.pipeline import run
+from whet.flow.run.plan import Recorder
 from whet.load import TrialInterrupted, TrialLost, TrialPlan
 from whet.quality import Measured, QualityPlan
 from whet.quality.greedy import Continuations
@@ -181,7 +182,6 @@ def patch_declared(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], Declar
 
 def build_bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: made.engine)
     for module in ("measure.session", "measure.find_rate"):
         monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", made.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
@@ -195,9 +195,9 @@ def spec_of(folder: Path, order: str = "interleaved", trials: int = 3, **change:
     return tiny_spec(folder, **{"variants": VARIANTS, "load": load | small, **change})
 
 
-def story(spec: Spec, root: Path, *, resume: bool = False) -> None:
+def story(bench: Bench, spec: Spec, root: Path, *, resume: bool = False) -> None:
     with RunStore.open(root, resume=resume) as store:
-        run(spec, store, Silent())
+        run(spec, Recorder(store=store, observer=Silent()), engines=bench.engine)
 
 
 def cells(root: Path) -> dict[tuple[str, int], CellSummary]:

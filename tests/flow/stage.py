@@ -9,12 +9,18 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pytest
+
 from tests.checkpoint_factory import write_tiny_llama
 from tests.scripted_server import ScriptedServer, scripted_server
+from whet import engines
 from whet.core.errors import EngineLostError, EngineStartError
-from whet.core.protocols import Server
+from whet.core.protocols import Observer, Server, Silent
 from whet.core.records import ResolvedEngine, StartFacts, Variant
 from whet.core.spec import EngineSpec, Spec, parse_spec
+from whet.core.store import RunStore
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.plan import Plan, Recorder
 
 SHORT = {"long_system_share": 0.0}
 """The built-in long system prompts are longer than the tiny checkpoint's context."""
@@ -60,6 +66,10 @@ class FakeEngine:
     refuses: set[str] = field(default_factory=set)
     deaths: dict[str, int] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
+
+    def __call__(self, _name: str) -> FakeEngine:
+        """Whichever engine a spec names, this one serves."""
+        return self
 
     def version(self, _spec: EngineSpec) -> str:
         return "1.0"
@@ -126,3 +136,18 @@ def tiny_spec(folder: Path, **change: Any) -> Spec:
         "variants": {"fp16": {}, "other": {"prefix_cache": True}},
     }
     return parse_spec({**data, **change}, base=folder)
+
+
+def install(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command line and the functions of ``whet`` serve with ``engine``."""
+    monkeypatch.setitem(engines._ENGINES, "fake", "whet.engines.vllm")
+    monkeypatch.setattr("whet.engines.vllm.ENGINE", lambda: engine)
+
+
+def recorder(store: RunStore, observer: Observer | None = None) -> Recorder:
+    return Recorder(store=store, observer=observer or Silent())
+
+
+def prepared(spec: Spec, store: RunStore, *, skip: bool = False) -> Plan:
+    """The plan of a spec for a scripted engine."""
+    return prepare(spec, recorder(store), FakeEngine(), skip_infeasible=skip)

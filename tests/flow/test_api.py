@@ -12,7 +12,7 @@ import pytest
 import whet
 from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import write_whole_spec
-from tests.flow.stage import FakeEngine
+from tests.flow.stage import FakeEngine, install
 from tests.scripted_server import scripted_server
 from whet.core.errors import UsageError
 from whet.demo import pair_paths
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
+    install(FakeEngine(), monkeypatch)
     write_tiny_llama(tmp_path / "target")
     write_whole_spec(tmp_path)
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -66,7 +66,7 @@ def test_a_budget_is_used_and_the_spec_stored_as_by_the_command(
 ) -> None:
     fake = FakeEngine()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: fake)
+    install(fake, monkeypatch)
     write_tiny_llama(tmp_path / "target")
     spec = write_whole_spec(tmp_path)
     run = whet.run(
@@ -84,7 +84,7 @@ def test_a_budget_is_used_and_the_spec_stored_as_by_the_command(
 def test_a_run_that_is_stopped_leaves_its_spec(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
+    install(FakeEngine(), monkeypatch)
     write_tiny_llama(tmp_path / "target")
     spec = write_whole_spec(tmp_path)
     options = RunOptions(output_dir=tmp_path / "runs", name="a", executor="local", address="x:1")

@@ -22,10 +22,10 @@ from whet.demo import pair_paths
 from whet.load.conversations import (
     Conversations,
     ConversationShape,
-    PlannedConversation,
     expected_hit_rate,
     plan_conversations,
 )
+from whet.load.plan import PlannedConversation
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 
 MS = 1_000_000

@@ -17,7 +17,7 @@ from tests.scripted_server import ScriptedServer, scripted_server
 from whet.core.errors import EngineLostError
 from whet.core.records import RequestEvent
 from whet.load import TrialInterrupted, TrialLost, TrialPlan, workers
-from whet.load.conversations import PlannedConversation, PlannedTurn
+from whet.load.plan import PlannedConversation, PlannedTurn
 from whet.load.workers import choose_workers
 
 SECOND = 1_000_000_000

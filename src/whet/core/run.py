@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 from whet.core.errors import StorageError
 from whet.core.format import plural
+from whet.core.keys import workload_key
 from whet.core.load_point import LoadPoint, loads_words
 from whet.core.provenance import Environment
 from whet.core.records import (
@@ -105,6 +106,11 @@ class Run:
     def workloads(self) -> Mapping[str, WorkloadFacts]:
         """The traffic by batch size and trial."""
         return self.store.keyed("workloads", WorkloadFacts)
+
+    def workloads_of(self, point: LoadPoint) -> tuple[WorkloadFacts, ...]:
+        """Return the traffic of every trial at one load."""
+        first = workload_key(point, None)
+        return tuple(facts for key, facts in self.workloads.items() if key.startswith(first))
 
     @cached_property
     def engines(self) -> Mapping[str, ResolvedEngine]:

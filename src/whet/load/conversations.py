@@ -20,7 +20,7 @@ from whet.client import CompletionCall, Exchange, StreamClient, read_event
 from whet.core.errors import UsageError
 from whet.core.units import NS_PER_MS, NS_PER_S
 from whet.load.open import abort_open, check_alive, run_slots
-from whet.load.plan import TEMPERATURE
+from whet.load.plan import TEMPERATURE, PlannedConversation, PlannedTurn
 from whet.load.sharing import shared_tokens
 from whet.load.texts import TextTokenizer, exact_text, seeded
 from whet.load.turns import LocalTurns, Turns
@@ -62,38 +62,6 @@ class ConversationShape:
             raise UsageError("the system prompt is empty; leave system out for none")
         if self.seed < 0:
             raise UsageError(f"a seed of {self.seed} cannot be used; give 0 or more")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedTurn:
-    """What the user says, and when: ``think_ns`` after the answer before.
-
-    ``prompt_tokens`` is the whole history if every answer is ``max_tokens`` long and reads back as
-    it was generated. ``extra`` is sent as it is.
-    """
-
-    index: int
-    user: str
-    prompt_tokens: int
-    max_tokens: int
-    think_ns: int
-    ignore_eos: bool = True
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedConversation:
-    """One user's turns. ``first_token_ids`` is the first prompt as the server reads it."""
-
-    index: int
-    system: str | None
-    turns: tuple[PlannedTurn, ...]
-    first_token_ids: tuple[int, ...]
-
-    @property
-    def prefix_id(self) -> str:
-        """What the events of its turns carry."""
-        return f"conversation-{self.index}"
 
 
 def plan_conversations(

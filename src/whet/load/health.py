@@ -1,13 +1,11 @@
-"""Whether client and machine allow a valid trial: probes that run beside the load, and bounds."""
+"""Whether client and machine allow a valid trial: the server's memory, and bounds of health."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -15,9 +13,7 @@ from whet.core.errors import EngineError, MeasurementError
 from whet.core.records import ClientHealth, Disturbance, RequestEvent
 from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_ms
 from whet.load.disturbance import describe_disturbance
-
-if TYPE_CHECKING:
-    from whet.load.window import Window
+from whet.load.window import Window
 
 LATENESS_FLOOR_NS: Final = 10 * NS_PER_MS
 """Lateness below this never invalidates: it is a twentieth of the tightest usual target, 200 ms."""
@@ -29,38 +25,10 @@ variants are ranked on is the client's own."""
 MAX_CPU_SHARE: Final = 0.9
 """A loop that is busy nine tenths of the time queues what arrives, by M/D/1 about 4.5 services."""
 
-_LAG_EVERY_S: Final = 0.02
 _MEMORY_EVERY_S: Final = 0.25
 _MEMORY_REST: Final = 50
 """A tree's proportional set size is summed over its pages, tens of ms of CPU for an engine: what is
 measured may lose 2% of a core to it, not the fifth that a reading each 0.25 s takes on 2 cores."""
-
-
-class LagProbe:
-    """How late the event loop runs what is due: a sleeper that notes when it really woke."""
-
-    def __init__(self) -> None:
-        """Starts with ``start``."""
-        self.lags_ns: list[int] = []
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Probe until ``stop``."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        """End the probe."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-
-    async def _run(self) -> None:
-        period_ns = round(_LAG_EVERY_S * 1e9)
-        while True:
-            due_ns = time.monotonic_ns() + period_ns
-            await asyncio.sleep(_LAG_EVERY_S)
-            self.lags_ns.append(max(0, time.monotonic_ns() - due_ns))
 
 
 class MemorySampler:

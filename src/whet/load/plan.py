@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from whet.client import CompletionCall
 from whet.core.load_point import LoadPoint
 from whet.core.records import Loop, PlannedRequest, WorkloadFacts
-
-if TYPE_CHECKING:
-    from whet.load.conversations import PlannedConversation
 
 TEMPERATURE = 0.0
 """Greedy, so that every variant is asked for the same continuation of the same prompt."""
@@ -42,6 +39,38 @@ class Workload:
 
     requests: tuple[PlannedRequest, ...]
     facts: WorkloadFacts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedTurn:
+    """What the user says, and when: ``think_ns`` after the answer before.
+
+    ``prompt_tokens`` is the whole history if every answer is ``max_tokens`` long and reads back as
+    it was generated. ``extra`` is sent as it is.
+    """
+
+    index: int
+    user: str
+    prompt_tokens: int
+    max_tokens: int
+    think_ns: int
+    ignore_eos: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedConversation:
+    """One user's turns. ``first_token_ids`` is the first prompt as the server reads it."""
+
+    index: int
+    system: str | None
+    turns: tuple[PlannedTurn, ...]
+    first_token_ids: tuple[int, ...]
+
+    @property
+    def prefix_id(self) -> str:
+        """What the events of its turns carry."""
+        return f"conversation-{self.index}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -12,13 +14,13 @@ from whet.core.records import RequestEvent
 from whet.load.batches import StaticBatches
 from whet.load.closed import ClosedLoop
 from whet.load.conversations import Conversations
-from whet.load.health import LagProbe
 from whet.load.open import OpenLoop
 from whet.load.quiet import quiet_interpreter
 from whet.load.turns import Turns
 
 OPENED_BEFORE: Final = 256
 """Sockets; more open as they are needed."""
+_LAG_EVERY_S: Final = 0.02
 
 
 class Loop(Protocol):
@@ -90,6 +92,33 @@ class Window:
         self.events.extend(read)
         self.events.sort(key=lambda event: event.index)
         self.exchanges = ()
+
+
+class LagProbe:
+    """How late the event loop runs what is due: a sleeper that notes when it really woke."""
+
+    def __init__(self) -> None:
+        """Starts with ``start``."""
+        self.lags_ns: list[int] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Probe until ``stop``."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the probe."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        period_ns = round(_LAG_EVERY_S * 1e9)
+        while True:
+            due_ns = time.monotonic_ns() + period_ns
+            await asyncio.sleep(_LAG_EVERY_S)
+            self.lags_ns.append(max(0, time.monotonic_ns() - due_ns))
 
 
 async def run_window(

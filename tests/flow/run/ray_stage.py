@@ -52,16 +52,6 @@ class GuardedStand(Stand):
 
 
 @dataclass
-class EngineFor:
-    """The same engine for every name; a job with it can be pickled."""
-
-    engine: Stand
-
-    def __call__(self, _name: str) -> Stand:
-        return self.engine
-
-
-@dataclass
 class WorkerBench(Bench):
     """Trials that take ``TRIAL_S``, are noted in the ledger, and may kill their worker."""
 
@@ -80,7 +70,6 @@ class WorkerBench(Bench):
 def install(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The scripted engine, trials and answers in this process."""
     bench = WorkerBench(engine=GuardedStand(), speeds=SPEEDS, passes=True)
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", EngineFor(bench.engine))
     for module in ("measure.session", "measure.find_rate", "workers.check"):
         monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", bench.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)

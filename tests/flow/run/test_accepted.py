@@ -19,13 +19,14 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.check.preflight import prepare
 from whet.flow.run.conclude.closing import why_nothing_qualifies
+from whet.flow.run.plan import Recorder
 from whet.flow.run.traffic.workload import trial_plan
 from whet.quality import Measured
 
 OBJECTIVE = {"ttft_ms": [1e9], "recommend_ttft_ms": 1e9}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Every trial and quality check is over at once, and the quality is good."""
     bench = build_bench(monkeypatch)
@@ -76,9 +77,9 @@ def reasons(decision: Decision) -> dict[str, str | None]:
 
 
 def test_an_unproved_claim_keeps_a_variant_out_and_the_advice_names_it(
-    weights: list[Evidence], tmp_path: Path
+    bench: Bench, weights: list[Evidence], tmp_path: Path
 ) -> None:
-    decision = story(spec_of(tmp_path), tmp_path / "run")
+    decision = story(bench.engine, spec_of(tmp_path), tmp_path / "run")
     assert decision.recommendation is None
     assert reasons(decision) == {"fp16": "evidence"}
     advice = why_nothing_qualifies(Run.read(tmp_path / "run"), decision)
@@ -89,10 +90,10 @@ def test_an_unproved_claim_keeps_a_variant_out_and_the_advice_names_it(
 
 
 def test_an_accepted_claim_lets_the_decision_recommend_and_is_marked(
-    weights: list[Evidence], tmp_path: Path
+    bench: Bench, weights: list[Evidence], tmp_path: Path
 ) -> None:
-    story(spec_of(tmp_path), tmp_path / "run")
-    decision = story(spec_of(tmp_path, "weights"), tmp_path / "run", resume=True)
+    story(bench.engine, spec_of(tmp_path), tmp_path / "run")
+    decision = story(bench.engine, spec_of(tmp_path, "weights"), tmp_path / "run", resume=True)
     assert "evidence" not in reasons(decision).values()
     assert {verdict.outcome for verdict in Run.read(tmp_path / "run").verdicts} == {"accepted"}
     assert all(
@@ -103,32 +104,39 @@ def test_an_accepted_claim_lets_the_decision_recommend_and_is_marked(
     assert not any("proved" in reason for reason in decision.recommendation.reasons)
 
 
-def test_another_claim_does_not_cover_it(weights: list[Evidence], tmp_path: Path) -> None:
-    decision = story(spec_of(tmp_path, "speculation"), tmp_path / "run")
+def test_another_claim_does_not_cover_it(
+    bench: Bench, weights: list[Evidence], tmp_path: Path
+) -> None:
+    decision = story(bench.engine, spec_of(tmp_path, "speculation"), tmp_path / "run")
     assert reasons(decision) == {"fp16": "evidence"}
 
 
-def test_a_contradicted_claim_is_never_accepted(weights: list[Evidence], tmp_path: Path) -> None:
+def test_a_contradicted_claim_is_never_accepted(
+    bench: Bench, weights: list[Evidence], tmp_path: Path
+) -> None:
     weights[0] = "contradicted"
-    decision = story(spec_of(tmp_path, "weights"), tmp_path / "run")
+    decision = story(bench.engine, spec_of(tmp_path, "weights"), tmp_path / "run")
     assert decision.recommendation is None
     assert reasons(decision) == {"fp16": "evidence"}
     advice = why_nothing_qualifies(Run.read(tmp_path / "run"), decision)
     assert "accept_unproved" not in advice
 
 
-def test_a_claim_that_no_variant_makes_is_refused(tmp_path: Path) -> None:
+def test_a_claim_that_no_variant_makes_is_refused(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"accept_unproved.*'wieghts'; did you mean 'weights'\?"):
-        story(spec_of(tmp_path, "wieghts"), tmp_path / "run")
+        story(bench.engine, spec_of(tmp_path, "wieghts"), tmp_path / "run")
 
 
-def test_an_attached_server_gets_fresh_requests_at_every_attempt(tmp_path: Path) -> None:
+def test_an_attached_server_gets_fresh_requests_at_every_attempt(
+    bench: Bench, tmp_path: Path
+) -> None:
     with RunStore.open(tmp_path / "run") as store:
-        job = prepare(spec_of(tmp_path), store, Silent(), skip_infeasible=False)
-        own = job.resolved[0]
+        recorder = Recorder(store=store, observer=Silent())
+        prepared = prepare(spec_of(tmp_path), recorder, bench.engine, skip_infeasible=False)
+        own = prepared.resolved[0]
         attached = replace(own, url="http://127.0.0.1:1")
-        same = [trial_plan(job, own, 2, 0, warm=False, first=False) for _ in range(2)]
-        fresh = [trial_plan(job, attached, 2, 0, warm=False, first=False) for _ in range(2)]
+        same = [trial_plan(prepared, store, own, 2, 0, warmup=0) for _ in range(2)]
+        fresh = [trial_plan(prepared, store, attached, 2, 0, warmup=0) for _ in range(2)]
     assert same[0].workload == same[1].workload
     prompts = [
         {request.prompt_token_ids for request in plan.workload.requests}

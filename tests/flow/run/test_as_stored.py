@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
-from tests.flow.run.test_quantize import Heard
-from tests.flow.stage import FakeEngine, tiny_spec
+from tests.flow.stage import FakeEngine, prepared, recorder, tiny_spec
 from tests.model_hub import Model, model_hub
 from whet.checkpoint import read_facts
 from whet.core.errors import InfeasibleError, UsageError
@@ -23,7 +22,7 @@ from whet.core.store import RunStore
 from whet.demo import pair_paths
 from whet.engines.vllm.log import read_log
 from whet.flow.run.check.checkpoints import Checkpoints, stored_commits
-from whet.flow.run.check.preflight import Preflight, prepare, run_preflight
+from whet.flow.run.check.preflight import Preflight, run_preflight
 from whet.flow.run.pipeline import run
 from whet.levers import claims, judge_start, labels
 from whet.quant import quantize
@@ -46,20 +45,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"16bit": source, **{name: folder / name for name in recipes}}
 
 
-@pytest.fixture(autouse=True)
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    engine = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: engine)
-    return engine
-
-
 def spec_of(folder: Path, target: Path, **change: Any) -> Spec:
     base = {"recipes": {}, "variants": {"stored": {}}, "baseline": "stored"}
     return tiny_spec(folder, **{**base, "model": {"target": str(target)}, **change})
 
 
 def check(folder: Path, spec: Spec) -> Preflight:
-    return run_preflight(spec, folder / "run", Checkpoints(folder / "scratch", {}))
+    return run_preflight(
+        spec, folder / "run", Checkpoints(folder / "scratch", {}), engines=FakeEngine()
+    )
 
 
 def only(folder: Path, spec: Spec) -> Problem:
@@ -109,7 +103,7 @@ def test_a_recipe_of_a_quantized_target_is_refused(tmp_path: Path, made: dict[st
         "16-bit checkpoint that it was made of, or leave the recipe out and serve it as stored"
     )
     with RunStore.open(tmp_path / "run") as store:
-        job = prepare(spec, store, Heard(), skip_infeasible=False)
+        job = prepared(spec, store)
     assert [each.variant.name for each in job.resolved] == ["stored"]
 
 
@@ -128,7 +122,7 @@ def test_downloaded_weights_of_a_16_bit_target(
     assert own.scheme == read_facts(made[form]).stored.scheme
     assert "weights=own-AWQ" in labels(own)
     with RunStore.open(tmp_path / "run") as store:
-        prepare(spec, store, Heard(), skip_infeasible=False)
+        prepared(spec, store)
     stored = Run.read(tmp_path / "run").models["weights-own"]
     assert stored.weights_sha256 == read_facts(made[form]).weights_sha256
 
@@ -139,14 +133,14 @@ def test_downloaded_weights_that_changed_cannot_be_resumed(
     shutil.copytree(made["w4"], tmp_path / "own")
     spec = spec_of(tmp_path, made["16bit"], variants={"stored": {}, "own": {"weights": "./own"}})
     with RunStore.open(tmp_path / "run") as store:
-        prepare(spec, store, Heard(), skip_infeasible=False)
+        prepared(spec, store)
     shutil.rmtree(tmp_path / "own")
     shutil.copytree(made["fp8"], tmp_path / "own")
     with (
         RunStore.open(tmp_path / "run", resume=True) as store,
         pytest.raises(UsageError, match="the weights-own's weights changed"),
     ):
-        prepare(spec, store, Heard(), skip_infeasible=False)
+        prepared(spec, store)
 
 
 def test_weights_of_another_model(tmp_path: Path, made: dict[str, Path]) -> None:
@@ -178,8 +172,8 @@ def test_weights_that_cannot_be_read_concern_their_variant_alone(
     assert (problem.variant, problem.kind) == ("own", "weights")
     with RunStore.open(tmp_path / "run") as store:
         with pytest.raises(InfeasibleError, match="no checkpoint folder at"):
-            prepare(spec, store, Heard(), skip_infeasible=False)
-        job = prepare(spec, store, Heard(), skip_infeasible=True)
+            prepared(spec, store)
+        job = prepared(spec, store, skip=True)
     assert [each.variant.name for each in job.resolved] == ["stored"]
 
 
@@ -200,7 +194,7 @@ def test_weights_on_the_hub_are_downloaded_and_pinned(
         assert hub.sent["model.safetensors"] < 200_000, "headers only"
         assert checked.resolved[1].variant.weights_label == "owner/name-W4"
         with RunStore.open(tmp_path / "run") as store:
-            job = prepare(spec, store, Heard(), skip_infeasible=False)
+            job = prepared(spec, store)
             commits = stored_commits(store)
         served = Path(job.resolved[1].variant.model_path)
         assert read_facts(served).weights_sha256 == read_facts(made["w4"]).weights_sha256
@@ -211,7 +205,7 @@ def test_the_report_names_the_baseline(tmp_path: Path, made: dict[str, Path]) ->
     variants = {"stored": {}, "cache": {"prefix_cache": True}}
     spec = spec_of(tmp_path, made["fp8"], variants=variants)
     with RunStore.open(tmp_path / "run") as store:
-        run(spec, store, Heard())
+        run(spec, recorder(store), engines=FakeEngine())
     done = Run.read(tmp_path / "run")
     section = quality.build(done)
     assert section is not None

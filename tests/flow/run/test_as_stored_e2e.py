@@ -14,6 +14,7 @@ from whet.core.store import RunStore
 from whet.demo import pair_paths
 from whet.engines.vllm import find_installed
 from whet.flow.run.pipeline import run
+from whet.flow.run.plan import Recorder
 from whet.quant import quantize
 from whet.report.run import quality
 
@@ -65,7 +66,7 @@ def test_a_quantized_target_on_a_real_server(tmp_path: Path) -> None:
     recipe = RecipeSpec(method="rtn", scheme="W4A16", group_size=32)
     quantize(pair_paths()[0], tmp_path / "w4", recipe, calibration=text)
     with RunStore.open(tmp_path / "run") as store:
-        run(parse_spec(SPEC, base=tmp_path), store, Heard())
+        run(parse_spec(SPEC, base=tmp_path), Recorder(store=store, observer=Heard()))
     done = Run.read(tmp_path / "run")
     (weights,) = (each for each in done.verdicts if each.claim.kind == "weights")
     assert weights.claim.statement == "W4A16 weights run on a kernel made for them"

@@ -13,10 +13,11 @@ from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.check.preflight import prepare
 from whet.flow.run.conclude.conclude import conclude
-from whet.flow.run.measure.confirm import check_answers
-from whet.flow.run.measure.rounds import measure_rounds
-from whet.flow.run.measure.schedule import Round, cells_of
+from whet.flow.run.measure.rounds import Measurer
 from whet.flow.run.pipeline import run
+from whet.flow.run.plan import Recorder, Round
+from whet.flow.run.search.confirm import check_answers
+from whet.flow.run.search.schedule import cells_of
 from whet.report.run import run_document
 
 SPECULATION = {"method": "ngram", "num_tokens": 3}
@@ -34,17 +35,21 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return made
 
 
-def searched(root: Path, variants: dict[str, Any], measured: tuple[str, ...], **change: Any) -> Run:
+def searched(
+    bench: Bench, root: Path, variants: dict[str, Any], measured: tuple[str, ...], **change: Any
+) -> Run:
     """A run of which a search has measured ``measured`` alone, concluded after the check."""
     spec = spec_of(
         root.parent, order="blocks", trials=1, variants=variants, evidence=ACCEPTED, **change
     )
     with RunStore.open(root) as store:
-        job = prepare(spec, store, Silent(), skip_infeasible=False)
+        recorder = Recorder(store=store, observer=Silent())
+        plan = prepare(spec, recorder, bench.engine, skip_infeasible=False)
         cells = tuple(cells_of(spec.load.points, [0]))
-        servers = tuple((item, cells) for item in job.resolved if item.variant.name in measured)
-        measure_rounds(job, [Round(servers=servers)], quality=True)
-        check_answers(job)
+        servers = tuple((item, cells) for item in plan.resolved if item.variant.name in measured)
+        measurer = Measurer(recorder=recorder, engines=bench.engine)
+        measurer.measure(plan, [Round(servers=servers)], quality=True)
+        check_answers(plan, store, measurer)
         conclude(store, Silent())
     return Run.read(root)
 
@@ -53,7 +58,7 @@ def test_a_plain_server_that_was_left_out_is_asked_then_the_finalist(
     bench: Bench, tmp_path: Path
 ) -> None:
     variants = {"fp16": {}, **FAST, "exact": EXACT}
-    result = searched(tmp_path / "run", variants, ("fp16", "exact+spec"))
+    result = searched(bench, tmp_path / "run", variants, ("fp16", "exact+spec"))
     assert bench.engine.started == ["fp16", "exact+spec", "exact", "exact+spec"]
     assert result.quality["exact+spec"].lossless is not None
     decision = result.decision
@@ -65,7 +70,7 @@ def test_a_plain_server_that_was_left_out_is_asked_then_the_finalist(
 def test_without_a_plain_variant_one_is_started_for_its_answers_alone(
     bench: Bench, tmp_path: Path
 ) -> None:
-    result = searched(tmp_path / "run", {"fp16": {}, **FAST}, ("fp16", "exact+spec"))
+    result = searched(bench, tmp_path / "run", {"fp16": {}, **FAST}, ("fp16", "exact+spec"))
     assert bench.engine.started == ["fp16", "exact+spec", "exact+spec.plain", "exact+spec"]
     assert {plan.variant for plan in bench.plans} == {"fp16", "exact+spec"}
     assert result.variants == ("fp16", "exact+spec")
@@ -81,7 +86,7 @@ def test_what_cannot_be_compared_is_excluded_with_the_reason(
     bench: Bench, tmp_path: Path, variants: dict[str, Any]
 ) -> None:
     bench.engine.refused = {("exact", 0), ("exact+spec.plain", 0)}
-    result = searched(tmp_path / "run", variants, ("fp16", "exact+spec"))
+    result = searched(bench, tmp_path / "run", variants, ("fp16", "exact+spec"))
     assert bench.engine.started.count("exact+spec") == 1
     decision = result.decision
     assert decision is not None
@@ -95,7 +100,7 @@ def test_what_cannot_be_compared_is_excluded_with_the_reason(
 def test_a_check_that_the_spec_switches_off_is_not_made(bench: Bench, tmp_path: Path) -> None:
     variants = {"fp16": {}, **FAST, "exact": EXACT}
     quality = {"lossless_prompts": 0}
-    searched(tmp_path / "run", variants, ("fp16", "exact+spec"), quality=quality)
+    searched(bench, tmp_path / "run", variants, ("fp16", "exact+spec"), quality=quality)
     assert bench.engine.started == ["fp16", "exact+spec"]
 
 
@@ -108,7 +113,9 @@ def test_what_a_search_with_a_budget_recommends_was_checked(bench: Bench, tmp_pa
         evidence=ACCEPTED,
     )
     with RunStore.open(tmp_path / "run") as store:
-        decision = run(spec, store, Silent(), budget_s=3600.0)
+        decision = run(
+            spec, Recorder(store=store, observer=Silent()), budget_s=3600.0, engines=bench.engine
+        )
     assert decision.recommendation is not None
     chosen = decision.recommendation.variant
     assert chosen == "exact+spec"

@@ -12,6 +12,7 @@ import pytest
 
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.metrics.events import steady, trial
+from whet.core.keys import trial_key
 from whet.core.protocols import Silent
 from whet.core.records import Decision, TrialRecord
 from whet.core.run import Run
@@ -19,10 +20,10 @@ from whet.core.store import RunStore
 from whet.flow.run.check.preflight import prepare
 from whet.flow.run.conclude import conclude as conclude_module
 from whet.flow.run.conclude.conclude import conclude, decide_over, reference_of
-from whet.flow.run.measure.context import Job, trial_key
+from whet.flow.run.plan import Recorder
 
 MARKS = "!" * 64
-Start = Callable[..., AbstractContextManager[Job]]
+Start = Callable[..., AbstractContextManager[Recorder]]
 
 
 @dataclass
@@ -40,22 +41,24 @@ class Told(Silent):
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+def start(tmp_path: Path) -> Start:
     """A prepared run that no server was started for; again is the same run, resumed."""
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
 
     @contextmanager
-    def opened(*, resume: bool = False, **change: Any) -> Iterator[Job]:
+    def opened(*, resume: bool = False, **change: Any) -> Iterator[Recorder]:
         spec = tiny_spec(tmp_path, **change)
         with RunStore.open(tmp_path / "run", resume=resume) as store:
-            yield prepare(spec, store, Told(), skip_infeasible=False)
+            recorder = Recorder(store=store, observer=Told())
+            prepare(spec, recorder, FakeEngine(), skip_infeasible=False)
+            yield recorder
 
     return opened
 
 
-def keep_trials(job: Job, name: str, text: str | None = None) -> None:
-    for size in job.spec.load.batch_sizes:
-        for number in range(job.spec.load.trials):
+def keep_trials(job: Recorder, name: str, text: str | None = None) -> None:
+    load = Run(job.store).require_spec().load
+    for size in load.batch_sizes:
+        for number in range(load.trials):
             record = trial(steady(16), number=number, variant=name, batch_size=size)
             if text is not None:
                 record = all_saying(record, text)
@@ -66,7 +69,7 @@ def all_saying(record: TrialRecord, text: str) -> TrialRecord:
     return replace(record, requests=tuple(replace(one, text=text) for one in record.requests))
 
 
-def told(job: Job) -> Told:
+def told(job: Recorder) -> Told:
     assert isinstance(job.observer, Told)
     return job.observer
 

@@ -16,7 +16,7 @@ from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.engines.compatibility import compatibility_rows, known_faults
 from whet.flow.run.conclude.conclude import decide_over
-from whet.flow.run.measure.faults import engine_faults, sampled_requests
+from whet.flow.run.conclude.faults import engine_faults, sampled_requests
 from whet.report.run import run_document
 from whet.report.run.common import headline
 
@@ -75,18 +75,18 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return made
 
 
-def measured(folder: Path, temperature: float) -> Run:
+def measured(bench: Bench, folder: Path, temperature: float) -> Run:
     spec = spec_of(
         folder, trials=2, variants={"fp16": {}, "spec": {"speculation": SPECULATION}},
         evidence=ACCEPTED,
     )  # fmt: skip
     workload = spec.workload.model_copy(update={"temperature": temperature})
-    story(spec.model_copy(update={"workload": workload}), folder / "run")
+    story(bench, spec.model_copy(update={"workload": workload}), folder / "run")
     return Run.read(folder / "run")
 
 
 def test_sampled_traffic_excludes_what_samples_wrongly(bench: Bench, tmp_path: Path) -> None:
-    run = measured(tmp_path, 0.7)
+    run = measured(bench, tmp_path, 0.7)
     assert run.decision is not None
     assert run.decision.recommendation is not None
     assert run.decision.recommendation.variant == "fp16"
@@ -101,7 +101,7 @@ def test_sampled_traffic_excludes_what_samples_wrongly(bench: Bench, tmp_path: P
 def test_greedy_traffic_states_the_limit_wherever_the_recommendation_is(
     bench: Bench, tmp_path: Path
 ) -> None:
-    run = measured(tmp_path, 0.0)
+    run = measured(bench, tmp_path, 0.0)
     decision = run.decision
     assert decision is not None
     assert decision.recommendation is not None

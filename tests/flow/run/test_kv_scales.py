@@ -31,9 +31,8 @@ def with_scales(folder: Path, scale: float) -> Path:
     return folder
 
 
-def seen(spec: Spec, root: Path, monkeypatch: pytest.MonkeyPatch) -> Preflight:
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
-    return run_preflight(spec, root, Checkpoints(root, {}))
+def seen(spec: Spec, root: Path) -> Preflight:
+    return run_preflight(spec, root, Checkpoints(root, {}), engines=FakeEngine())
 
 
 def told(found: Preflight) -> list[tuple[str | None, str]]:
@@ -42,30 +41,24 @@ def told(found: Preflight) -> list[tuple[str | None, str]]:
 
 @pytest.mark.parametrize(("scale", "problems"), [(1.0, 1), (0.02, 0)])
 def test_a_checkpoint_with_scales_of_one_is_infeasible(
-    scale: float, problems: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scale: float, problems: int, tmp_path: Path
 ) -> None:
     with_scales(write_tiny_llama(tmp_path / "run" / "checkpoints" / "r"), scale)
-    found = told(seen(tiny_spec(tmp_path, **RECIPE), tmp_path / "run", monkeypatch))
+    found = told(seen(tiny_spec(tmp_path, **RECIPE), tmp_path / "run"))
     assert [variant for variant, _ in found] == ["v"] * problems
     assert all("all 4 KV scales" in message for _, message in found)
 
 
-def test_scales_that_are_not_used_are_no_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scales_that_are_not_used_are_no_problem(tmp_path: Path) -> None:
     with_scales(write_tiny_llama(tmp_path / "run" / "checkpoints" / "r"), 1.0)
     words = {"weights": "r", "args": {"kv_cache_dtype": "auto"}}
     spec = tiny_spec(tmp_path, **RECIPE | {"variants": {"fp16": {}, "v": words}})
-    assert told(seen(spec, tmp_path / "run", monkeypatch)) == []
+    assert told(seen(spec, tmp_path / "run")) == []
 
 
-def test_only_a_recipe_with_a_kv_cache_brings_scales(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_recipe_with_a_kv_cache_brings_scales(tmp_path: Path) -> None:
     """A plain FP8 KV cache on 16-bit weights has the engine's default, and that is no fault."""
     variants = {"fp16": {}, "plain": {"args": FP8}, "v": {"weights": "r"}}
-    found = seen(
-        tiny_spec(tmp_path, **RECIPE | {"variants": variants}), tmp_path / "r", monkeypatch
-    )
+    found = seen(tiny_spec(tmp_path, **RECIPE | {"variants": variants}), tmp_path / "r")
     brings = {item.variant.name: item.variant.kv_scales for item in found.resolved}
     assert brings == {"fp16": False, "plain": False, "v": True}

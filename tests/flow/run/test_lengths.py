@@ -42,7 +42,7 @@ def test_every_variant_writes_as_many_tokens_as_the_first_server_did(
     measured: list[TrialPlan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bench, root = build_bench(monkeypatch), tmp_path / "run"
-    story(natural(tmp_path), root)
+    story(bench, natural(tmp_path), root)
     [plan] = measured
     assert plan.variant == bench.engine.started[0]
     assert plan.calls is not None
@@ -53,7 +53,7 @@ def test_every_variant_writes_as_many_tokens_as_the_first_server_did(
     assert stored.tokens == tuple(range(1, turns))
     sent = {request.max_tokens for plan in bench.plans for request in plan.workload.requests}
     assert sent <= set(stored.tokens)
-    story(natural(tmp_path), root, resume=True)
+    story(bench, natural(tmp_path), root, resume=True)
     assert len(measured) == 1
 
 
@@ -66,6 +66,6 @@ def test_the_bench_measures_no_lengths_of_a_ratio(
     measured: list[TrialPlan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bench: Bench = build_bench(monkeypatch)
-    story(spec_of(tmp_path, trials=2), tmp_path / "run")
+    story(bench, spec_of(tmp_path, trials=2), tmp_path / "run")
     assert measured == []
     assert bench.plans

@@ -71,7 +71,7 @@ def test_a_run_sends_the_log_and_its_parts_have_nothing_in_common(
 ) -> None:
     log = write_log(tmp_path, chats(500))
     root = tmp_path / "run"
-    story(traffic_spec(tmp_path, log), root)
+    story(bench, traffic_spec(tmp_path, log), root)
     sent = {
         (plan.variant, plan.batch_size, plan.trial): plan.workload.facts.sha256
         for plan in bench.plans
@@ -100,10 +100,10 @@ def test_a_run_goes_on_without_the_log(bench: Bench, tmp_path: Path) -> None:
     spec = traffic_spec(tmp_path, log)
     bench.stop_at = 2
     with pytest.raises(BaseException, match="stopped"):
-        story(spec, root)
+        story(bench, spec, root)
     bench.stop_at = None
     write_log(tmp_path, chats(30))
-    story(spec, root, resume=True)
+    story(bench, spec, root, resume=True)
     assert {cell.status for cell in Run.read(root).cells} == {"complete"}
 
 
@@ -114,7 +114,7 @@ def test_arrivals_are_the_logs_own_at_the_rate_of_the_load(bench: Bench, tmp_pat
         line["timestamp"] = 1_700_000_000 + number // 2 + 0.001 * (number % 2)
     load = {"rates": [4], "seconds": 5, "trials": 2, "min_requests": 4, "warmup_requests": 2}
     root = tmp_path / "run"
-    story(traffic_spec(tmp_path, write_log(tmp_path, lines), load=load), root)
+    story(bench, traffic_spec(tmp_path, write_log(tmp_path, lines), load=load), root)
     for plan in bench.plans:
         gaps = np.diff(plan.offsets_ns)
         assert len(plan.offsets_ns) == 20
@@ -132,7 +132,7 @@ def test_answers_are_measured_where_the_log_has_none(
     lines = [{"prompt": f"Once {number}"} for number in range(100)]
     log = {"log": str(write_log(tmp_path, lines)), "answers": "natural", "max_output_tokens": 9}
     root = tmp_path / "run"
-    story(traffic_spec(tmp_path, Path("unused"), traffic=log), root)
+    story(bench, traffic_spec(tmp_path, Path("unused"), traffic=log), root)
     with RunStore.open(root, resume=True) as store:
         measured = store.get("lengths", "answers", OutputLengths)
     assert measured is not None
@@ -160,18 +160,18 @@ def test_one_source_of_requests(tmp_path: Path, change: dict[str, Any], sentence
 def test_a_log_without_answers_is_refused(bench: Bench, tmp_path: Path) -> None:
     lines = [{"prompt": f"Once {number}"} for number in range(20)]
     with pytest.raises(UsageError, match="20 without an answer or its length"):
-        story(traffic_spec(tmp_path, write_log(tmp_path, lines)), tmp_path / "run")
+        story(bench, traffic_spec(tmp_path, write_log(tmp_path, lines)), tmp_path / "run")
 
 
 def test_three_requests_are_too_few(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give a log of 20 requests or more"):
-        story(traffic_spec(tmp_path, write_log(tmp_path, chats(3))), tmp_path / "run")
+        story(bench, traffic_spec(tmp_path, write_log(tmp_path, chats(3))), tmp_path / "run")
 
 
 def test_requests_of_one_conversation_need_others_not_more(bench: Bench, tmp_path: Path) -> None:
     lines = [{**line, "session_id": "one"} for line in chats(60)]
     with pytest.raises(UsageError, match="its 60 requests are of 1 conversation or repeated prom"):
-        story(traffic_spec(tmp_path, write_log(tmp_path, lines)), tmp_path / "run")
+        story(bench, traffic_spec(tmp_path, write_log(tmp_path, lines)), tmp_path / "run")
 
 
 def test_what_is_odd_about_a_log_is_said_before_a_run(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.flow.stage import FakeEngine, tiny_spec
-from whet import engines
 from whet.core import store as store_module
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.protocols import Silent
@@ -22,24 +21,26 @@ from whet.core.store import RunStore
 from whet.flow.run.check.preflight import prepare
 from whet.flow.run.conclude.conclude import conclude, decide_over
 from whet.flow.run.conclude.speculation_map import speculation_pairs
-from whet.flow.run.measure.rounds import measure_all
+from whet.flow.run.measure.rounds import Measurer
 from whet.flow.run.pipeline import run
+from whet.flow.run.plan import Recorder
+from whet.flow.run.search.grid import measure_all
 from whet.load import run_trial
 from whet.metrics import summarise
 from whet.report.run.files import write_reports
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
-    fake = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: fake)
-    assert engines.ENGINES, "the real table is untouched"
-    return fake
+def engine() -> FakeEngine:
+    return FakeEngine()
 
 
-def story(spec: Spec, root: Path, *, resume: bool = False, skip: bool = False) -> Decision:
+def story(
+    engine: FakeEngine, spec: Spec, root: Path, *, resume: bool = False, skip: bool = False
+) -> Decision:
     with RunStore.open(root, resume=resume) as store:
-        return run(spec, store, Silent(), skip_infeasible=skip)
+        recorder = Recorder(store=store, observer=Silent())
+        return run(spec, recorder, engines=engine, skip_infeasible=skip)
 
 
 def cells(root: Path) -> dict[tuple[str, int], CellSummary]:
@@ -50,7 +51,7 @@ def cells(root: Path) -> dict[tuple[str, int], CellSummary]:
 def test_every_arrow_is_a_record_on_disk(engine: FakeEngine, tmp_path: Path) -> None:
     root = tmp_path / "run"
     variants = {"fp16": {}, "rtn": {"weights": "rtn"}}
-    decision = story(tiny_spec(tmp_path, variants=variants), root)
+    decision = story(engine, tiny_spec(tmp_path, variants=variants), root)
     assert engine.started == ["fp16", "rtn"]
     assert {key: cell.status for key, cell in cells(root).items()} == {
         ("fp16", 1): "complete",
@@ -93,12 +94,13 @@ def test_each_trial_is_parsed_once_and_each_cell_is_concluded_once(
     root = tmp_path / "run"
     variants = {"fp16": {}, "other": {"prefix_cache": True}, "third": {"args": {"seed": 1}}}
     with RunStore.open(root) as store:
-        job = prepare(
-            tiny_spec(tmp_path, variants=variants), store, Silent(), skip_infeasible=False
+        recorder = Recorder(store=store, observer=Silent())
+        plan = prepare(
+            tiny_spec(tmp_path, variants=variants), recorder, engine, skip_infeasible=False
         )
-        measure_all(job)
+        measure_all(plan, recorder, Measurer(recorder=recorder, engines=engine))
         monkeypatch.setattr("whet.flow.run.conclude.results.summarise", counting_summarise)
-        decision = conclude(job.store, job.observer)
+        decision = conclude(store, Silent())
         write_reports(Run(store), root)
     assert sorted(opened) == sorted(path.name for path in (root / "trials").iterdir())
     assert len(opened) == 3 * 2 * 2, "three variants, two sizes, two trials"
@@ -111,7 +113,7 @@ def test_the_same_traffic_for_every_variant_and_fresh_for_every_trial(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
     root = tmp_path / "run"
-    story(tiny_spec(tmp_path), root)
+    story(engine, tiny_spec(tmp_path), root)
     store = RunStore.read(root)
     hashes: dict[tuple[int, int], set[str]] = {}
     for trial in store.all("trials", TrialRecord):
@@ -128,7 +130,7 @@ def test_interleaved_trials_reach_real_servers_with_the_same_traffic(
     load = {"order": "interleaved", "batch_sizes": [2], "trials": 2, "min_requests": 4}
     small = {"requests_per_slot": 1, "warmup_requests": 2}
     root = tmp_path / "run"
-    story(tiny_spec(tmp_path, load=load | small), root)
+    story(engine, tiny_spec(tmp_path, load=load | small), root)
     assert engine.started == ["fp16", "other", "other", "fp16"]
     found = RunStore.read(root).all("trials", TrialRecord)
     order = [("fp16", 0), ("other", 0), ("other", 1), ("fp16", 1)]
@@ -154,7 +156,7 @@ def test_an_invalid_trial_is_repeated_on_a_fresh_start(
 
     monkeypatch.setattr("whet.flow.run.measure.session.run_trial", run_disturbed)
     root = tmp_path / "run"
-    story(tiny_spec(tmp_path), root)
+    story(engine, tiny_spec(tmp_path), root)
     assert engine.started == ["fp16", "other", "other"]
     again = RunStore.read(root).get("trials", "other--b002-t0", TrialRecord)
     assert again is not None
@@ -171,7 +173,7 @@ def test_a_trial_that_stays_invalid_is_repeated_twice_and_named(
         return replace(record, health=health) if record.variant == "other" else record
 
     monkeypatch.setattr("whet.flow.run.measure.session.run_trial", run_late)
-    story(tiny_spec(tmp_path), tmp_path / "run")
+    story(engine, tiny_spec(tmp_path), tmp_path / "run")
     assert engine.started == ["fp16", "other", "other", "other"]
     write_reports(Run.read(tmp_path / "run"), tmp_path / "run")
     line = "other at batch size 2 does not count, its trial is invalid: requests left late"
@@ -180,9 +182,9 @@ def test_a_trial_that_stays_invalid_is_repeated_twice_and_named(
 
 def test_a_resume_of_a_finished_run_starts_nothing(engine: FakeEngine, tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path)
-    first = story(spec, tmp_path / "run")
+    first = story(engine, spec, tmp_path / "run")
     engine.started.clear()
-    assert story(spec, tmp_path / "run", resume=True) == first
+    assert story(engine, spec, tmp_path / "run", resume=True) == first
     assert engine.started == []
 
 
@@ -191,14 +193,14 @@ def test_a_server_that_does_not_start_fails_its_cells_in_words(
 ) -> None:
     engine.refuses.add("other")
     spec, root = tiny_spec(tmp_path), tmp_path / "run"
-    story(spec, root)
+    story(engine, spec, root)
     failed = cells(root)["other", 1]
     assert failed.status == "failed"
     assert "CUDA out of memory" in str(failed.failure)
     assert cells(root)["fp16", 1].status == "complete", "the others are measured all the same"
     engine.refuses.clear()
     engine.started.clear()
-    story(spec, root, resume=True)
+    story(engine, spec, root, resume=True)
     assert engine.started == ["other"], "what failed is tried again, and nothing else"
     assert cells(root)["other", 1].status == "complete"
 
@@ -208,13 +210,13 @@ def test_a_server_that_dies_in_the_middle_is_started_again(
 ) -> None:
     engine.deaths["other"] = 1
     spec, root = tiny_spec(tmp_path), tmp_path / "run"
-    story(spec, root)
+    story(engine, spec, root)
     assert engine.started.count("other") == 2
     assert cells(root)["other", 2].status == "failed", "the trial in flight was lost"
     assert cells(root)["other", 1].status == "complete"
     engine.started.clear()
     engine.deaths.clear()
-    story(spec, root, resume=True)
+    story(engine, spec, root, resume=True)
     assert engine.started == ["other"]
     assert cells(root)["other", 2].status == "complete"
 
@@ -222,40 +224,40 @@ def test_a_server_that_dies_in_the_middle_is_started_again(
 def test_a_server_that_keeps_dying_is_given_up(engine: FakeEngine, tmp_path: Path) -> None:
     engine.deaths["other"] = 9
     root = tmp_path / "run"
-    story(tiny_spec(tmp_path), root)
+    story(engine, tiny_spec(tmp_path), root)
     assert engine.started.count("other") == 3
     assert cells(root)["other", 1].status == "failed"
     assert cells(root)["fp16", 2].status == "complete"
 
 
 def test_a_spec_that_changed_is_refused_on_resume(engine: FakeEngine, tmp_path: Path) -> None:
-    story(tiny_spec(tmp_path), tmp_path / "run")
+    story(engine, tiny_spec(tmp_path), tmp_path / "run")
     changed = tiny_spec(tmp_path, workload={"max_output_tokens": 8})
     with pytest.raises(UsageError, match="differs from the run's own in workload"):
-        story(changed, tmp_path / "run", resume=True)
+        story(engine, changed, tmp_path / "run", resume=True)
 
 
 def test_who_comes_up_together_may_change_on_resume(engine: FakeEngine, tmp_path: Path) -> None:
-    first = story(tiny_spec(tmp_path), tmp_path / "run")
+    first = story(engine, tiny_spec(tmp_path), tmp_path / "run")
     load = tiny_spec(tmp_path).load.model_dump(mode="json")
     grouped = tiny_spec(tmp_path, load={**load, "together": [["fp16", "other"]]})
-    assert story(grouped, tmp_path / "run", resume=True) == first
+    assert story(engine, grouped, tmp_path / "run", resume=True) == first
     longer = tiny_spec(tmp_path, load={**load, "min_requests": load["min_requests"] + 1})
     with pytest.raises(UsageError, match="differs from the run's own in load"):
-        story(longer, tmp_path / "run", resume=True)
+        story(engine, longer, tmp_path / "run", resume=True)
 
 
 def test_a_run_from_before_a_key_was_known_is_resumed(engine: FakeEngine, tmp_path: Path) -> None:
     spec, kept = tiny_spec(tmp_path), tmp_path / "run" / "resolved_spec.json"
-    first = story(spec, tmp_path / "run")
+    first = story(engine, spec, tmp_path / "run")
     data = json.loads(kept.read_text())
     del data["load"]["confirm"]
     kept.write_text(json.dumps(data))
-    assert story(spec, tmp_path / "run", resume=True) == first
+    assert story(engine, spec, tmp_path / "run", resume=True) == first
 
 
 def test_a_variant_may_be_added_on_resume(engine: FakeEngine, tmp_path: Path) -> None:
-    story(tiny_spec(tmp_path), tmp_path / "run")
+    story(engine, tiny_spec(tmp_path), tmp_path / "run")
     engine.started.clear()
     more = tiny_spec(
         tmp_path,
@@ -265,7 +267,7 @@ def test_a_variant_may_be_added_on_resume(engine: FakeEngine, tmp_path: Path) ->
             "blocks": {"args": {"block_size": 32}},
         },
     )
-    story(more, tmp_path / "run", resume=True)
+    story(engine, more, tmp_path / "run", resume=True)
     assert engine.started == ["blocks"]
 
 
@@ -273,9 +275,9 @@ def test_preflight_refuses_before_anything_starts(engine: FakeEngine, tmp_path: 
     variants = {"fp16": {}, "long": {"args": {"max_model_len": 4096}}}
     spec = tiny_spec(tmp_path, variants=variants)
     with pytest.raises(InfeasibleError, match="max_model_len 4096 is beyond the model's 512"):
-        story(spec, tmp_path / "run")
+        story(engine, spec, tmp_path / "run")
     assert engine.started == []
-    decision = story(spec, tmp_path / "other", skip=True)
+    decision = story(engine, spec, tmp_path / "other", skip=True)
     assert "long" not in engine.started
     assert any(item.variant == "long" and "4096" in item.reason for item in decision.excluded)
 
@@ -283,7 +285,7 @@ def test_preflight_refuses_before_anything_starts(engine: FakeEngine, tmp_path: 
 def test_two_machines_give_one_matrix(engine: FakeEngine, tmp_path: Path) -> None:
     for tier in ("small", "large"):
         spec = tiny_spec(tmp_path, hardware={"price_usd_per_hour": 1.0, "tier": tier})
-        story(spec, tmp_path / tier)
+        story(engine, spec, tmp_path / tier)
     both = decide_over([Run.read(tmp_path / "small"), Run.read(tmp_path / "large")])
     assert {entry.tier for entry in both.matrix} == {"small", "large"}
     with pytest.raises(UsageError, match="two of these runs are of the tier 'small'"):
@@ -300,7 +302,7 @@ def test_a_twin_differs_in_speculation_alone(engine: FakeEngine, tmp_path: Path)
         "spec+other": {"speculation": ngram, "args": {"block_size": 32}},
     }
     spec = tiny_spec(tmp_path, variants=variants)
-    story(spec, tmp_path / "run")
+    story(engine, spec, tmp_path / "run")
     found = speculation_pairs(Run.read(tmp_path / "run").engines)
     assert found == {"spec": "fp16", "spec+cache": "cache"}
 
@@ -308,5 +310,5 @@ def test_a_twin_differs_in_speculation_alone(engine: FakeEngine, tmp_path: Path)
 def test_a_missing_data_file_is_named(engine: FakeEngine, tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path, quality={"heldout": "nowhere.jsonl"})
     with pytest.raises(UsageError, match=r"quality.heldout: no file at .*nowhere.jsonl"):
-        story(spec, tmp_path / "run")
+        story(engine, spec, tmp_path / "run")
     assert parse_spec(spec.model_dump(mode="json"), base=tmp_path) == spec

@@ -11,8 +11,8 @@ import pytest
 
 from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine, Speculation, Variant
 from whet.core.store import RunStore
-from whet.flow.run.measure.context import Job
 from whet.flow.run.measure.quality import KIND, PLAIN, _checks, _scoring_defect, weights_key
+from whet.flow.run.plan import Plan
 from whet.quality import PlainReference
 from whet.quality.greedy import Continuations
 from whet.quality.lossless import LosslessPlan
@@ -64,8 +64,8 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 
 def checks_of(store: RunStore, every: tuple[ResolvedEngine, ...], name: str) -> Any:
-    job = cast(Job, SimpleNamespace(store=store, resolved=every, spec=SHOWN))
-    return _checks(job, next(each for each in every if each.variant.name == name))
+    plan = cast(Plan, SimpleNamespace(resolved=every, spec=SHOWN))
+    return _checks(plan, store, next(each for each in every if each.variant.name == name))
 
 
 def test_speculation_is_held_to_the_plain_server_of_the_same_weights(store: RunStore) -> None:
@@ -128,16 +128,15 @@ def test_servers_may_run_on_other_kernels_unless_both_are_eager_and_none_is_aske
 
 
 def test_what_is_known_of_the_engine_is_asked_of_its_own_words(store: RunStore) -> None:
-    job = cast(Job, SimpleNamespace(store=store, spec=SHOWN))
     spec = resolved("spec", speculation=DRAFT)
-    assert _scoring_defect(job, spec) is None, "nothing is known of a server that said nothing"
+    assert _scoring_defect(store, spec) is None, "nothing is known of a server that said nothing"
     facts = EngineFacts(
         version="0.26.0", weight_kernels=(), quantized_layers=None, unquantized_layers=None,
         attention_backend=None, kv_cache_tokens=None, prefix_cache_enabled=None,
         async_scheduling=None, notices=(), graphs_captured=True,
     )  # fmt: skip
     store.put("facts", "spec", facts)
-    assert "53488" in (_scoring_defect(job, spec) or "")
+    assert "53488" in (_scoring_defect(store, spec) or "")
 
 
 @pytest.mark.parametrize(

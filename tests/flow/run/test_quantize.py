@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
-from tests.flow.stage import FakeEngine, tiny_spec
+from tests.flow.stage import prepared, recorder, tiny_spec
 from whet import quant
 from whet.core.protocols import Silent
 from whet.core.records import QuantizedCheckpoint
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
 from whet.flow.run.measure.quantize import quantize_recipes
 
 
@@ -30,11 +29,6 @@ class Heard(Silent):
         self.warnings.append(message)
 
 
-@pytest.fixture(autouse=True)
-def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
-
-
 def sharpen(folder: Path, source: Path, **change: Any) -> tuple[QuantizedCheckpoint, list[str]]:
     """Quantize in a run whose calibration text is ``source``; the record and the warnings."""
     calibration = {"source": str(source), "samples": 64, "max_tokens": 256}
@@ -46,7 +40,7 @@ def sharpen(folder: Path, source: Path, **change: Any) -> tuple[QuantizedCheckpo
     )
     heard = Heard()
     with RunStore.open(folder / "run") as store:
-        quantize_recipes(prepare(spec, store, heard, skip_infeasible=False))
+        quantize_recipes(prepared(spec, store), recorder(store, heard))
         done = store.get("quantized", "small", QuantizedCheckpoint)
     assert done is not None
     return done, heard.warnings
@@ -77,8 +71,8 @@ def test_a_recipe_that_only_drafts_is_quantized_too(tmp_path: Path) -> None:
         },
     )
     with RunStore.open(tmp_path / "run") as store:
-        job = prepare(spec, store, Silent(), skip_infeasible=False)
-        quantize_recipes(job)
+        job = prepared(spec, store)
+        quantize_recipes(job, recorder(store))
         made = {name for name in spec.recipes if store.done("quantized", name)}
         assert made == {"drafts", "serves"}
         speculation = job.resolved[0].variant.speculation
@@ -93,9 +87,9 @@ def test_a_variant_that_is_left_out_has_nothing_quantized(tmp_path: Path) -> Non
         variants={"fp16": {}, "out": {"speculation": {"draft": "drafts"}}},
     )
     with RunStore.open(tmp_path / "run") as store:
-        job = prepare(spec, store, Silent(), skip_infeasible=False)
+        job = prepared(spec, store)
         kept = tuple(item for item in job.resolved if item.variant.name != "out")
-        quantize_recipes(replace(job, resolved=kept))
+        quantize_recipes(replace(job, resolved=kept), recorder(store))
         assert not store.done("quantized", "drafts")
 
 
@@ -119,7 +113,7 @@ def quantized(folder: Path, run: str, **recipes: Any) -> tuple[dict[str, str], l
     spec = tiny_spec(folder, recipes=recipes, variants=variants)
     heard = Heard()
     with RunStore.open(folder / run, resume=True) as store:
-        quantize_recipes(prepare(spec, store, heard, skip_infeasible=False))
+        quantize_recipes(prepared(spec, store), recorder(store, heard))
         made = store.keyed("quantized", QuantizedCheckpoint)
     return {name: each.weights_sha256 for name, each in made.items()}, heard.warnings
 

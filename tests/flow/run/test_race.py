@@ -18,6 +18,7 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.options import RunOptions
 from whet.flow.run.pipeline import run
+from whet.flow.run.plan import Recorder
 from whet.load import run_trial
 from whet.report.run.files import write_reports
 
@@ -28,10 +29,8 @@ VARIANTS: dict[str, Any] = {
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    fake = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: fake)
-    return fake
+def engine() -> FakeEngine:
+    return FakeEngine()
 
 
 def markdown(root: Path) -> str:
@@ -53,16 +52,18 @@ def spec(folder: Path, variants: dict[str, Any] = VARIANTS, **change: Any) -> Sp
     return tiny_spec(folder, variants=variants, load=load | change)
 
 
-def ran(spec: Spec, root: Path, budget_s: float, *, resume: bool = False) -> Run:
+def ran(
+    engine: FakeEngine, spec: Spec, root: Path, budget_s: float, *, resume: bool = False
+) -> Run:
     with RunStore.open(root, resume=resume) as store:
-        run(spec, store, Silent(), budget_s=budget_s)
+        run(spec, Recorder(store=store, observer=Silent()), budget_s=budget_s, engines=engine)
     return Run.read(root)
 
 
 def test_a_small_budget_measures_the_baseline_and_predicts_the_others(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
-    result = ran(spec(tmp_path), tmp_path / "run", 0.01)
+    result = ran(engine, spec(tmp_path), tmp_path / "run", 0.01)
     assert engine.started == ["fp16"]
     assert result.predicted["fp16"].measured
     left_out = [name for name, each in result.predicted.items() if not each.measured]
@@ -75,11 +76,11 @@ def test_a_small_budget_measures_the_baseline_and_predicts_the_others(
 def test_a_large_budget_measures_others_and_a_resume_starts_nothing(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
-    first = ran(spec(tmp_path), tmp_path / "run", 3600.0)
+    first = ran(engine, spec(tmp_path), tmp_path / "run", 3600.0)
     started = list(engine.started)
     assert len(started) > 1
     assert first.decision is not None
-    again = ran(spec(tmp_path), tmp_path / "run", 3600.0, resume=True)
+    again = ran(engine, spec(tmp_path), tmp_path / "run", 3600.0, resume=True)
     assert engine.started == started
     assert again.predicted == first.predicted
 
@@ -88,7 +89,7 @@ def test_a_variant_that_does_not_start_is_left_and_the_others_go_on(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
     engine.refuses = {"cached8"}
-    result = ran(spec(tmp_path), tmp_path / "run", 3600.0)
+    result = ran(engine, spec(tmp_path), tmp_path / "run", 3600.0)
     assert result.decision is not None
     failed = [cell for cell in result.cells if cell.variant == "cached8"]
     assert failed == [] or failed[0].status == "failed"
@@ -103,9 +104,9 @@ def test_answers_that_a_stop_left_unchecked_are_checked_by_the_resume(
     with monkeypatch.context() as patched:
         patched.setattr("whet.flow.run.measure.session.measure_variant_quality", stopped)
         with pytest.raises(KeyboardInterrupt):
-            ran(spec(tmp_path), tmp_path / "run", 0.01)
+            ran(engine, spec(tmp_path), tmp_path / "run", 0.01)
     assert "fp16" not in Run.read(tmp_path / "run").quality
-    result = ran(spec(tmp_path), tmp_path / "run", 0.01, resume=True)
+    result = ran(engine, spec(tmp_path), tmp_path / "run", 0.01, resume=True)
     assert "fp16" in result.quality
     assert engine.started == ["fp16", "fp16"]
 
@@ -143,7 +144,7 @@ def test_an_invalid_trial_is_repeated_on_a_fresh_start(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disturb(monkeypatch, attempts={"fp16": 1})
-    result = ran(spec(tmp_path, **ONE_LOAD), tmp_path / "run", 0.01)
+    result = ran(engine, spec(tmp_path, **ONE_LOAD), tmp_path / "run", 0.01)
     assert engine.started == ["fp16", "fp16"]
     (trial,) = result.trials
     assert (trial.health.valid, trial.start) == (True, 1)
@@ -155,7 +156,7 @@ def test_repeats_end_and_the_report_names_what_stays_invalid(
 ) -> None:
     dear = frozenset({"fp16", "cached16", "cached32"})
     disturb(monkeypatch, attempts={"cached8": 99}, slow=dear)
-    result = ran(spec(tmp_path, **ONE_LOAD), tmp_path / "run", 3600.0)
+    result = ran(engine, spec(tmp_path, **ONE_LOAD), tmp_path / "run", 3600.0)
     assert engine.started.count("cached8") == 3
     assert result.decision is not None
     line = "cached8 at batch size 2 does not count, its trial is invalid: requests left 12 ms late"
@@ -166,14 +167,14 @@ def test_an_invalid_trial_of_a_cell_that_cannot_win_is_not_repeated(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disturb(monkeypatch, attempts={"cached8": 99}, slow=frozenset({"cached8"}))
-    ran(spec(tmp_path, **ONE_LOAD), tmp_path / "run", 3600.0)
+    ran(engine, spec(tmp_path, **ONE_LOAD), tmp_path / "run", 3600.0)
     assert engine.started.count("cached8") == 1
 
 
 def test_rates_are_not_searched(engine: FakeEngine, tmp_path: Path) -> None:
     load = {"order": "blocks", "rates": [1.0], "trials": 1, "seconds": 2, "min_requests": 1}
     with pytest.raises(UsageError, match="--budget searches batch sizes"):
-        ran(tiny_spec(tmp_path, load=load), tmp_path / "run", 60.0)
+        ran(engine, tiny_spec(tmp_path, load=load), tmp_path / "run", 60.0)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400)])
@@ -191,7 +192,7 @@ def test_two_engines_share_the_requests(engine: FakeEngine, tmp_path: Path) -> N
     one = {"prefix_cache": True}
     two = one | {"layout": {"replicas": 2}}
     variants = {"fp16": {}, "one": one, "two": two}
-    result = ran(spec(tmp_path, variants), tmp_path / "run", 0.01)
+    result = ran(engine, spec(tmp_path, variants), tmp_path / "run", 0.01)
     single, both = (
         {int(cell.batch_size): cell for cell in result.predicted[name].cells}
         for name in ("one", "two")

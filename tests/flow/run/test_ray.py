@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.flow.rounds_stage import spec_of
-from tests.flow.run.ray_stage import FOLDER, MODULE, engines, install
+from tests.flow.run.ray_stage import FOLDER, MODULE, GuardedStand, engines, install
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.protocols import Silent
 from whet.core.provenance import Device
@@ -28,7 +28,9 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.check.preflight import prepare
 from whet.flow.run.pipeline import run
+from whet.flow.run.plan import Recorder
 from whet.flow.run.workers.executor import RayExecutor, ray_executor
+from whet.flow.run.workers.messages import Job
 from whet.report.run.files import write_reports
 
 pytest.importorskip("ray")
@@ -105,10 +107,11 @@ def spec_for(folder: Path, **change: Any) -> Spec:
 
 def story(spec: Spec, root: Path, address: str | None, *, resume: bool = False) -> Decision:
     with RunStore.open(root, resume=resume) as store:
+        recorder = Recorder(store=store, observer=Silent())
         if address is None:
-            return run(spec, store, Silent())
+            return run(spec, recorder, engines=GuardedStand())
         with ray_executor(address, module=MODULE) as executor:
-            return run(spec, store, Silent(), executor=executor)
+            return run(spec, recorder, executor=executor, engines=GuardedStand())
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
@@ -240,28 +243,33 @@ def test_a_stop_leaves_no_engine_and_either_executor_goes_on(
 def test_what_the_cluster_cannot_do_is_one_sentence(nodes: Nodes, tmp_path: Path) -> None:
     gpu = Device(kind="cuda", name="H100", memory_bytes=1, count=1, driver=None)
     with RunStore.open(tmp_path / "run") as store:
-        job = prepare(spec_for(tmp_path), store, Silent(), skip_infeasible=False)
+        recorder, stand = Recorder(store=store, observer=Silent()), GuardedStand()
+        plan = prepare(spec_for(tmp_path), recorder, stand, skip_infeasible=False)
         with ray_executor(nodes.address) as executor:
             assert isinstance(executor, RayExecutor)
             with pytest.raises(InfeasibleError, match=r"has no GPU, and the spec was resolved"):
-                executor.require(replace(job, device=gpu))
-            attached = tuple(replace(each, url="http://h") for each in job.resolved)
+                executor.require(replace(plan, device=gpu), Silent())
+            attached = tuple(replace(each, url="http://h") for each in plan.resolved)
             with pytest.raises(UsageError, match=r"engine\.url is one that runs"):
-                executor.require(replace(job, resolved=attached))
+                executor.require(replace(plan, resolved=attached), Silent())
 
 
 def test_workers_refuse_another_machine_and_missing_files(nodes: Nodes, tmp_path: Path) -> None:
     with RunStore.open(tmp_path / "run") as store:
-        job = prepare(spec_for(tmp_path), store, Silent(), skip_infeasible=False)
-        other = replace(job.device, name="another CPU")
-        gone = replace(job.target, path=str(tmp_path / "gone"))
+        recorder, stand = Recorder(store=store, observer=Silent()), GuardedStand()
+        plan = prepare(spec_for(tmp_path), recorder, stand, skip_infeasible=False)
+        other = replace(plan.device, name="another CPU")
+        gone = replace(plan.target, path=str(tmp_path / "gone"))
         for wrong, says in (
-            (replace(job, device=other), "measure unlike devices in runs of their own"),
-            (replace(job, target=gone), "put a copy at the same path on every node"),
-            (replace(job, target=replace(job.target, weights_sha256="0")), "has other weights at"),
+            (replace(plan, device=other), "measure unlike devices in runs of their own"),
+            (replace(plan, target=gone), "put a copy at the same path on every node"),
+            (
+                replace(plan, target=replace(plan.target, weights_sha256="0")),
+                "has other weights at",
+            ),
         ):
             with (
                 ray_executor(nodes.address, module=MODULE) as executor,
                 pytest.raises(InfeasibleError, match=says),
             ):
-                executor._open(wrong)
+                executor._open(Job(plan=wrong, engines=stand, recorder=recorder))

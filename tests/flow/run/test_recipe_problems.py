@@ -10,14 +10,14 @@ import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.run.test_quantize import Heard
-from tests.flow.stage import FakeEngine, tiny_spec
+from tests.flow.stage import FakeEngine, prepared, recorder, tiny_spec
 from whet.core.errors import InfeasibleError, QuantizationError, UsageError
 from whet.core.records import Decision, Problem
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.check.checkpoints import Checkpoints
-from whet.flow.run.check.preflight import feasible, prepare, run_preflight
+from whet.flow.run.check.preflight import feasible, run_preflight
 from whet.flow.run.measure.quantize import quantize_recipes
 from whet.flow.run.pipeline import run
 from whet.report.run import best
@@ -29,11 +29,9 @@ RECIPES: dict[str, Any] = {
 VARIANTS: dict[str, Any] = {"fp16": {}, "w4": {"weights": "awq"}, "w8": {"weights": "fp8"}}
 
 
-@pytest.fixture(autouse=True)
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    engine = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: engine)
-    return engine
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
 
 
 def spec_of(folder: Path, *, wide: int = 320, **change: Any) -> Spec:
@@ -44,7 +42,9 @@ def spec_of(folder: Path, *, wide: int = 320, **change: Any) -> Spec:
 
 
 def problems_of(spec: Spec, folder: Path) -> tuple[Problem, ...]:
-    return run_preflight(spec, folder / "run", Checkpoints(folder / "scratch", {})).problems
+    return run_preflight(
+        spec, folder / "run", Checkpoints(folder / "scratch", {}), engines=FakeEngine()
+    ).problems
 
 
 def test_each_variant_of_the_recipe_is_refused_with_one_that_works(tmp_path: Path) -> None:
@@ -63,7 +63,9 @@ def test_each_variant_of_the_recipe_is_refused_with_one_that_works(tmp_path: Pat
 
 def test_check_refuses_and_says_that_a_run_goes_on(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
-    checked = run_preflight(spec, tmp_path / "run", Checkpoints(tmp_path / "scratch", {}))
+    checked = run_preflight(
+        spec, tmp_path / "run", Checkpoints(tmp_path / "scratch", {}), engines=FakeEngine()
+    )
     with pytest.raises(InfeasibleError, match=r"w4: recipes\.awq: .*group_size: 64") as refusal:
         feasible(checked, spec, skip=False)
     assert "(whet run measures the others without these)" in str(refusal.value)
@@ -84,7 +86,7 @@ def test_a_checkpoint_that_exists_is_used(tmp_path: Path) -> None:
 def test_the_baselines_own_recipe_ends_the_run(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, baseline="w4")
     with RunStore.open(tmp_path / "run") as store, pytest.raises(InfeasibleError) as refusal:
-        prepare(spec, store, Heard(), skip_infeasible=False)
+        prepared(spec, store)
     assert "measures the others" not in str(refusal.value)
 
 
@@ -93,22 +95,22 @@ def test_another_problem_beside_it_still_needs_the_flag(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, variants={**VARIANTS, "long": long})
     with RunStore.open(tmp_path / "run") as store:
         with pytest.raises(InfeasibleError, match="--skip-infeasible"):
-            prepare(spec, store, Heard(), skip_infeasible=False)
-        job = prepare(spec, store, Heard(), skip_infeasible=True)
+            prepared(spec, store)
+        job = prepared(spec, store, skip=True)
     assert [each.variant.name for each in job.resolved] == ["fp16", "w8"]
 
 
-def measure(spec: Spec, folder: Path) -> tuple[Decision, Heard, Run]:
+def measure(engine: FakeEngine, spec: Spec, folder: Path) -> tuple[Decision, Heard, Run]:
     heard = Heard()
     with RunStore.open(folder / "run") as store:
-        decision = run(spec, store, heard)
+        decision = run(spec, recorder(store, heard), engines=engine)
     return decision, heard, Run.read(folder / "run")
 
 
 def test_a_run_measures_the_others_and_reports_why_one_is_missing(
     tmp_path: Path, engine: FakeEngine
 ) -> None:
-    decision, heard, done = measure(spec_of(tmp_path, variants=no_w8()), tmp_path)
+    decision, heard, done = measure(engine, spec_of(tmp_path, variants=no_w8()), tmp_path)
     assert set(engine.started) == {"fp16"}
     assert any("w4 is left out: recipes.awq" in each for each in heard.warnings)
     assert reasons(decision)["w4"].endswith("group_size: 64")
@@ -122,7 +124,7 @@ def test_a_failure_while_quantizing_leaves_its_variants_out(
     monkeypatch.setattr("whet.quant.quantize_many", refuse)
     drafts = {"speculation": {"draft": "awq"}}
     spec = spec_of(tmp_path, wide=256, variants={**no_w8(), "self": drafts})
-    decision, heard, done = measure(spec, tmp_path)
+    decision, heard, done = measure(engine, spec, tmp_path)
     assert set(engine.started) == {"fp16"}
     assert "w4, self is left out: the numbers overflow" in heard.warnings
     expected = "the recipe awq cannot be made: the numbers overflow"
@@ -142,7 +144,7 @@ def test_a_failure_of_the_baselines_recipe_ends_the_run(
     spec = spec_of(tmp_path, wide=256, baseline="w4")
     with RunStore.open(tmp_path / "run") as store:
         with pytest.raises(QuantizationError, match="overflow"):
-            quantize_recipes(prepare(spec, store, Heard(), skip_infeasible=False))
+            quantize_recipes(prepared(spec, store), recorder(store))
         assert store.reason("quantized", "awq") == "the numbers overflow"
 
 
@@ -151,9 +153,9 @@ def test_a_resume_tries_the_recipe_again(tmp_path: Path, monkeypatch: pytest.Mon
     with RunStore.open(tmp_path / "run") as store:
         with monkeypatch.context() as patch:
             patch.setattr("whet.quant.quantize_many", refuse)
-            job = quantize_recipes(prepare(spec, store, Heard(), skip_infeasible=False))
+            job = quantize_recipes(prepared(spec, store), recorder(store))
         assert [each.variant.name for each in job.resolved] == ["fp16"]
-        job = quantize_recipes(prepare(spec, store, Heard(), skip_infeasible=False))
+        job = quantize_recipes(prepared(spec, store), recorder(store))
         assert [each.variant.name for each in job.resolved] == ["fp16", "w8"]
     assert Run.read(tmp_path / "run").left_out == {}
 
@@ -176,7 +178,7 @@ def test_a_missing_environment_is_an_error_of_the_spec(
         RunStore.open(tmp_path / "run") as store,
         pytest.raises(UsageError, match="WHET_LLM_COMPRESSOR"),
     ):
-        prepare(spec, store, Heard(), skip_infeasible=True)
+        prepared(spec, store, skip=True)
 
 
 def no_w8() -> dict[str, Any]:

@@ -24,9 +24,9 @@ from whet.core.records import (
     VerdictSet,
 )
 from whet.core.run import Run
+from whet.core.starts import every_start, store_start
 from whet.core.store import RunStore
 from whet.flow.run.conclude.results import summarize_run
-from whet.flow.run.measure.schedule import every_start, store_start
 from whet.load import TrialInterrupted
 
 
@@ -43,7 +43,7 @@ def weights_verdict(root: Path, name: str) -> Verdict:
 
 def test_a_claim_has_to_hold_in_every_start(bench: Bench, tmp_path: Path) -> None:
     bench.engine.logs = {("b", 1): KERNEL_LOG}
-    story(spec_of(tmp_path), tmp_path / "run")
+    story(bench, spec_of(tmp_path), tmp_path / "run")
     verdict = weights_verdict(tmp_path / "run", "b")
     assert verdict.outcome == "contradicted", "though the first and the last start prove it"
     assert "MarlinLinearKernel" in verdict.observed
@@ -53,7 +53,7 @@ def test_a_claim_has_to_hold_in_every_start(bench: Bench, tmp_path: Path) -> Non
 
 def test_a_silent_start_leaves_a_claim_unproved(bench: Bench, tmp_path: Path) -> None:
     bench.engine.logs = {("b", 0): "nothing to say"}
-    story(spec_of(tmp_path), tmp_path / "run")
+    story(bench, spec_of(tmp_path), tmp_path / "run")
     verdict = weights_verdict(tmp_path / "run", "b")
     assert (verdict.outcome, "in 1 of 3 starts" in verdict.observed) == ("unproved", True)
 
@@ -61,7 +61,7 @@ def test_a_silent_start_leaves_a_claim_unproved(bench: Bench, tmp_path: Path) ->
 def test_starts_that_run_on_unlike_backends_say_so(bench: Bench, tmp_path: Path) -> None:
     for number, name in enumerate(("FLASH_ATTN", "FLASH_ATTN", "TRITON_ATTN")):
         bench.engine.logs["b", number] = f"Using {name} attention backend\n{PLAIN_LOG}"
-    story(spec_of(tmp_path), tmp_path / "run")
+    story(bench, spec_of(tmp_path), tmp_path / "run")
     verdict = weights_verdict(tmp_path / "run", "b")
     assert verdict.outcome == "proved"
     assert verdict.observed.endswith(
@@ -75,9 +75,9 @@ def test_a_start_before_a_resume_counts_too(bench: Bench, tmp_path: Path) -> Non
     bench.engine.logs = {("b", 0): KERNEL_LOG}
     bench.stop_at = 8
     with pytest.raises(TrialInterrupted):
-        story(spec, root)
+        story(bench, spec, root)
     assert bench.measured[-1][0] == "b"
-    story(spec, root, resume=True)
+    story(bench, spec, root, resume=True)
     verdict = weights_verdict(root, "b")
     assert (verdict.outcome, "in 1 of 2 starts" in verdict.observed) == ("contradicted", True)
 
@@ -129,10 +129,10 @@ def starts_of(root: Path, name: str) -> list[int | None]:
 
 
 def test_each_trial_records_the_start_that_it_was_measured_on(bench: Bench, tmp_path: Path) -> None:
-    story(spec_of(tmp_path / "i"), tmp_path / "interleaved")
+    story(bench, spec_of(tmp_path / "i"), tmp_path / "interleaved")
     assert starts_of(tmp_path / "interleaved", "c") == [0, 1, 2, 0, 1, 2]
     bench.engine.started.clear()
-    story(spec_of(tmp_path / "b", order="blocks"), tmp_path / "blocks")
+    story(bench, spec_of(tmp_path / "b", order="blocks"), tmp_path / "blocks")
     assert starts_of(tmp_path / "blocks", "b") == [0] * 6
 
 
@@ -143,9 +143,9 @@ def test_a_server_that_is_started_again_has_another_start_number(
     spec, root = spec_of(tmp_path, order="blocks"), tmp_path / "run"
     bench.stop_at = 2 * 6 + 3
     with pytest.raises(TrialInterrupted):
-        story(spec, root)
+        story(bench, spec, root)
     bench.stop_at = None
-    story(spec, root, resume=True)
+    story(bench, spec, root, resume=True)
     assert sorted(starts_of(root, "c"), key=str) == [0, 0, 1, 1, 1, 1]
     [cell] = [x for x in RunStore.read(root).all("cells", CellSummary) if x.variant == "c"][:1]
     assert (cell.trials, cell.starts) == (3, 2)
@@ -156,7 +156,7 @@ def test_the_starts_of_a_run_of_before_follow_from_its_order(
     bench: Bench, tmp_path: Path, order: str, starts: int
 ) -> None:
     root = tmp_path / "run"
-    story(spec_of(tmp_path, order=order), root)
+    story(bench, spec_of(tmp_path, order=order), root)
     for path in (root / "trials").glob("*.json"):
         record = json.loads(path.read_text())
         del record["start"]

@@ -39,7 +39,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def test_every_second_round_runs_backwards(bench: Bench, tmp_path: Path) -> None:
     root = tmp_path / "run"
-    story(spec_of(tmp_path), root)
+    story(bench, spec_of(tmp_path), root)
     assert bench.engine.started == [*FORTH, *BACK, *FORTH]
     visits = zip([*FORTH, *BACK, *FORTH], [0] * 3 + [1] * 3 + [2] * 3, strict=True)
     wanted = [(name, size, number) for name, number in visits for size in (2, 1)]
@@ -51,14 +51,14 @@ def test_every_second_round_runs_backwards(bench: Bench, tmp_path: Path) -> None
 def test_quality_is_measured_once_on_the_first_visit_the_baseline_before_the_others(
     bench: Bench, tmp_path: Path
 ) -> None:
-    story(spec_of(tmp_path), tmp_path / "run")
+    story(bench, spec_of(tmp_path), tmp_path / "run")
     assert bench.judged == [("fp16", False), ("b", True), ("c", True)]
 
 
 def test_the_traffic_of_a_trial_is_the_same_for_all_and_every_fresh_server_is_warmed(
     bench: Bench, tmp_path: Path
 ) -> None:
-    story(spec_of(tmp_path), tmp_path / "run")
+    story(bench, spec_of(tmp_path), tmp_path / "run")
     hashes: dict[tuple[int, int], set[str]] = {}
     for plan in bench.plans:
         sha256 = plan.workload.facts.sha256
@@ -69,7 +69,7 @@ def test_the_traffic_of_a_trial_is_the_same_for_all_and_every_fresh_server_is_wa
 
 
 def test_blocks_are_one_server_a_variant(bench: Bench, tmp_path: Path) -> None:
-    story(spec_of(tmp_path, order="blocks", trials=2), tmp_path / "run")
+    story(bench, spec_of(tmp_path, order="blocks", trials=2), tmp_path / "run")
     assert bench.engine.started == FORTH
     assert bench.measured[:4] == [("fp16", 2, 0), ("fp16", 1, 0), ("fp16", 2, 1), ("fp16", 1, 1)]
     assert [bool(plan.warmup) for plan in bench.plans[:4]] == [True, True, False, False]
@@ -89,13 +89,13 @@ def ratios(root: Path) -> list[float]:
 def test_a_linear_drift_falls_on_all_alike(bench: Bench, tmp_path: Path) -> None:
     """Rates fall by a hundredth a start: 0 and 5, 1 and 4, 2 and 3 have one mean."""
     bench.slower = 0.01
-    story(spec_of(tmp_path, trials=2), tmp_path / "run")
+    story(bench, spec_of(tmp_path, trials=2), tmp_path / "run")
     assert ratios(tmp_path / "run") == pytest.approx([1.0] * 4, abs=1e-3)
 
 
 def test_the_same_drift_shifts_blocks(bench: Bench, tmp_path: Path) -> None:
     bench.slower = 0.01
-    story(spec_of(tmp_path, order="blocks", trials=2), tmp_path / "run")
+    story(bench, spec_of(tmp_path, order="blocks", trials=2), tmp_path / "run")
     assert sorted(ratios(tmp_path / "run")) == pytest.approx([0.99 / 0.98] * 2 + [1 / 0.98] * 2)
 
 
@@ -109,7 +109,7 @@ def test_the_finalists_are_measured_again_on_fresh_starts_and_fresh_traffic(
     variants: dict[str, Any] = {name: {"args": {"seed": at}} for at, name in enumerate("bde")}
     variants = {"fp16": {}, **variants}
     spec = spec_of(tmp_path, trials=2, variants=variants, **ACCEPTED)
-    story(spec, root)
+    story(bench, spec, root)
     assert bench.engine.started[8:] == ["d", "b", "fp16", "fp16", "b", "d"]
     again = [(name, size, number) for name, size, number in bench.measured if number >= 2]
     assert sorted(again) == [(name, 2, number) for name in ("b", "d", "fp16") for number in (2, 3)]
@@ -119,7 +119,7 @@ def test_the_finalists_are_measured_again_on_fresh_starts_and_fresh_traffic(
     }
     assert len(set(shas.values())) == len(shas)
     bench.engine.started.clear()
-    story(spec, root, resume=True)
+    story(bench, spec, root, resume=True)
     assert bench.engine.started == []
 
 
@@ -133,7 +133,7 @@ def test_where_the_cheapest_misses_a_limit_again_the_next_finalists_are_measured
     spec = spec_of(
         tmp_path, trials=2, variants={"fp16": {}, "d": {"args": {"seed": 1}}}, **ACCEPTED
     )
-    story(spec, root)
+    story(bench, spec, root)
     again = {(name, size, number) for name, size, number in bench.measured if number >= 2}
     assert {(size, number) for name, size, number in again if name == "d"} == {
         (2, 2), (2, 3), (1, 12), (1, 13)
@@ -145,7 +145,7 @@ def test_where_the_cheapest_misses_a_limit_again_the_next_finalists_are_measured
     assert (best.variant, best.batch_size, best.confirmed) == ("d", 1, True)
     assert "d at batch size 2 was not confirmed: it misses TTFT p95" in best.cautions
     bench.engine.started.clear()
-    story(spec, root, resume=True)
+    story(bench, spec, root, resume=True)
     assert bench.engine.started == []
 
 
@@ -154,7 +154,7 @@ def test_where_nothing_is_confirmed_the_exclusions_say_so(bench: Bench, tmp_path
     bench.tired = {(name, size) for name in ("fp16", "d") for size in (1, 2)}
     root = tmp_path / "run"
     variants = {"fp16": {}, "d": {"args": {"seed": 1}}}
-    story(spec_of(tmp_path, trials=2, variants=variants, **ACCEPTED), root)
+    story(bench, spec_of(tmp_path, trials=2, variants=variants, **ACCEPTED), root)
     decision = Run.read(root).decision
     assert decision is not None
     assert decision.recommendation is None
@@ -175,14 +175,16 @@ def test_fresh_starts_are_added_until_the_interval_is_narrow_enough(
     load |= {"precision": precision, "max_starts": most}
     variants: dict[str, Any] = {"fp16": {}, "d": {"args": {"seed": 1}}}
     accepted = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
-    story(spec_of(tmp_path, load=load, variants=variants, evidence=accepted), tmp_path / "run")
+    story(
+        bench, spec_of(tmp_path, load=load, variants=variants, evidence=accepted), tmp_path / "run"
+    )
     assert len(bench.engine.started) == 4 + 2 * starts
 
 
 def test_a_run_may_leave_the_confirmation_out(bench: Bench, tmp_path: Path) -> None:
     bench.passes = True
     load = {"batch_sizes": [1], "trials": 2, "min_requests": 2, "confirm": False}
-    story(spec_of(tmp_path, load=load), tmp_path / "run")
+    story(bench, spec_of(tmp_path, load=load), tmp_path / "run")
     assert bench.engine.started == [*FORTH, *BACK]
 
 
@@ -191,12 +193,12 @@ def test_a_run_stopped_between_visits_goes_on_with_the_next_one(
 ) -> None:
     bench.engine.stop_at = 6
     with pytest.raises(KeyboardInterrupt):
-        story(spec_of(tmp_path), tmp_path / "run")
+        story(bench, spec_of(tmp_path), tmp_path / "run")
     assert bench.engine.started == [*FORTH, *BACK]
     assert cells(tmp_path / "run")["c", 1].failure == "2 of 3 trials were measured"
     bench.engine.started.clear()
     bench.engine.stop_at = None
-    story(spec_of(tmp_path), tmp_path / "run", resume=True)
+    story(bench, spec_of(tmp_path), tmp_path / "run", resume=True)
     assert bench.engine.started == FORTH
     assert len(bench.judged) == 3
     assert {cell.status for cell in cells(tmp_path / "run").values()} == {"complete"}
@@ -207,13 +209,13 @@ def test_a_visit_stopped_in_the_middle_is_finished_and_no_trial_measured_twice(
 ) -> None:
     bench.stop_at = 8  # the second trial of c's visit in the second round
     with pytest.raises(TrialInterrupted):
-        story(spec_of(tmp_path), tmp_path / "run")
+        story(bench, spec_of(tmp_path), tmp_path / "run")
     assert bench.measured[-1] == ("c", 1, 1)
     before = bench.measured[:-1]
     bench.plans.clear()
     bench.engine.started.clear()
     bench.stop_at = None
-    story(spec_of(tmp_path), tmp_path / "run", resume=True)
+    story(bench, spec_of(tmp_path), tmp_path / "run", resume=True)
     assert bench.engine.started == ["c", "b", "fp16", *FORTH]
     assert bench.measured[0] == ("c", 1, 1)
     assert not set(before) & set(bench.measured)
@@ -222,15 +224,15 @@ def test_a_visit_stopped_in_the_middle_is_finished_and_no_trial_measured_twice(
 
 def test_a_resume_starts_a_server_only_for_what_lacks(bench: Bench, tmp_path: Path) -> None:
     spec, root = spec_of(tmp_path), tmp_path / "run"
-    story(spec, root)
+    story(bench, spec, root)
     bench.engine.started.clear()
     bench.plans.clear()
-    story(spec, root, resume=True)
+    story(bench, spec, root, resume=True)
     assert bench.engine.started == []
     with RunStore.open(root, resume=True) as store:
         store.note("trials", "b--b001-t1", status="failed", reason="lost")
         store.note("quality", "c", status="failed", reason="lost")
-    story(spec, root, resume=True)
+    story(bench, spec, root, resume=True)
     assert bench.engine.started == ["c", "b"]
     assert bench.measured == [("b", 1, 1)]
 
@@ -240,14 +242,14 @@ def test_a_variant_that_fails_to_start_in_the_second_round_ends_and_the_others_g
 ) -> None:
     bench.engine.refused = {("b", 1)}
     spec, root = spec_of(tmp_path), tmp_path / "run"
-    story(spec, root)
+    story(bench, spec, root)
     assert bench.engine.started == [*FORTH, *BACK, "fp16", "c"]
     failure = str(cells(root)["b", 2].failure)
     assert failure.startswith("1 of 3 trials were measured; then the server did not start: CUDA")
     assert {cells(root)[name, 1].status for name in ("fp16", "c")} == {"complete"}
     bench.engine.started.clear()
     bench.engine.refused.clear()
-    story(spec, root, resume=True)
+    story(bench, spec, root, resume=True)
     assert bench.engine.started == ["b", "b"], "its two rounds that lack, and nothing else"
     assert cells(root)["b", 2].status == "complete"
 
@@ -255,7 +257,7 @@ def test_a_variant_that_fails_to_start_in_the_second_round_ends_and_the_others_g
 def test_the_third_death_ends_a_variant_whatever_the_round(bench: Bench, tmp_path: Path) -> None:
     bench.engine.deaths["b"] = 9
     root = tmp_path / "run"
-    story(spec_of(tmp_path), root)
+    story(bench, spec_of(tmp_path), root)
     assert bench.engine.started.count("b") == 3
     assert cells(root)["b", 1].status == "failed"
     assert cells(root)["c", 1].status == "complete"
@@ -272,7 +274,7 @@ def test_a_spec_that_an_earlier_version_stored_is_read(tmp_path: Path) -> None:
 def test_rates_are_open_loops_with_the_same_arrivals_for_all(bench: Bench, tmp_path: Path) -> None:
     load = {"order": "interleaved", "rates": [2.0, 8.0], "trials": 2, "seconds": 2}
     spec = spec_of(tmp_path, load={**load, "min_requests": 2, "warmup_requests": 2})
-    story(spec, tmp_path / "run")
+    story(bench, spec, tmp_path / "run")
     assert {plan.loop for plan in bench.plans} == {"open"}
     assert {len(plan.offsets_ns) for plan in bench.plans} == {4, 16}
     offsets = {(len(plan.offsets_ns), plan.trial): set[tuple[int, ...]]() for plan in bench.plans}
@@ -306,7 +308,7 @@ def test_each_variants_highest_rate_is_searched_and_measured_on_other_starts(
     variants: dict[str, Any] = {"fp16": {}, "b": {"args": {"seed": 1}}}
     spec = spec_of(tmp_path, load=load, variants=variants, evidence=accepted)
     root = tmp_path / "run"
-    story(spec, root)
+    story(bench, spec, root)
     assert bench.engine.started[:6] == ["fp16", "b", "fp16", "b", "b", "fp16"]
     run = Run.read(root)
     search = run.rate_searches["fp16"]
@@ -320,7 +322,7 @@ def test_each_variants_highest_rate_is_searched_and_measured_on_other_starts(
     assert chosen.reference_fleet is not None
     assert chosen.reference_fleet.servers == 5
     bench.engine.started.clear()
-    story(spec, root, resume=True)
+    story(bench, spec, root, resume=True)
     assert bench.engine.started == []
 
 
@@ -330,7 +332,7 @@ def test_a_variant_that_meets_the_objective_at_no_rate_says_so(
     bench.passes = True
     bench.capacity = {"b": 0}
     load = {"find": "max_rate", "demand_rps": 45, "seconds": 1, "min_requests": 1, "trials": 1}
-    story(spec_of(tmp_path, load=load, variants={"fp16": {}, "b": {}}), tmp_path / "run")
+    story(bench, spec_of(tmp_path, load=load, variants={"fp16": {}, "b": {}}), tmp_path / "run")
     decision = Run.read(tmp_path / "run").decision
     assert decision is not None
     [reason] = [item.reason for item in decision.excluded if item.variant == "b"]

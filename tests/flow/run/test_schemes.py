@@ -19,6 +19,7 @@ from whet.core.spec import Spec
 from whet.core.spec.schemes import SCHEMES
 from whet.core.store import RunStore
 from whet.flow.run.pipeline import run
+from whet.flow.run.plan import Recorder
 from whet.report.document import Table
 from whet.report.run.files import write_reports
 
@@ -32,10 +33,8 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    fake = FakeEngine()
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: fake)
-    return fake
+def engine() -> FakeEngine:
+    return FakeEngine()
 
 
 def spec_of(folder: Path, **recipe: Any) -> Spec:
@@ -69,7 +68,7 @@ def rows_of(view: Run) -> dict[str, dict[str, str]]:
 def test_every_scheme_is_a_variant_of_one_run(engine: FakeEngine, tmp_path: Path) -> None:
     root = tmp_path / "run"
     with RunStore.open(root) as store:
-        run(spec_of(tmp_path), store, Silent())
+        run(spec_of(tmp_path), Recorder(store=store, observer=Silent()), engines=engine)
     assert engine.started == ["fp16", *SCHEMES]
     view = Run.read(root)
     assert view.missing == ()
@@ -114,7 +113,7 @@ def test_a_scheme_that_cannot_run_here_is_left_out_with_its_reason(
         lambda item: "no kernel for a CPU" if item.variant.scheme == "W8A16" else None,
     )
     with RunStore.open(root) as store:
-        run(spec, store, Silent(), skip_infeasible=True)
+        run(spec, Recorder(store=store, observer=Silent()), skip_infeasible=True, engines=engine)
     view = Run.read(root)
     assert "192 inputs, not a multiple of the group size 128" in view.left_out["w4a16-awq"]
     assert view.left_out["w8a16"]

@@ -13,9 +13,9 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from tests.run_copy import replace
 from whet.core.records import EngineFacts, LeverCost, Speculation, StartFacts, TrialNotices, Variant
 from whet.core.run import Run
+from whet.core.starts import store_start
 from whet.core.store import RunStore
 from whet.flow.run.conclude.side_effects import lever_costs
-from whet.flow.run.measure.schedule import store_start
 
 DRAFT = Speculation(method="ngram", num_tokens=4, draft_path=None)
 JIT = "Triton kernel JIT compilation during inference: _fwd_kernel"

@@ -25,6 +25,7 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.conclude.speculation_map import break_even_length
 from whet.flow.run.pipeline import run
+from whet.flow.run.plan import Recorder
 from whet.load import TrialPlan
 
 STEPS = 100
@@ -88,9 +89,15 @@ def spec_with_draft(folder: Path, variants: dict[str, Any], starts: int = 2) -> 
     return spec_of(folder, order, starts, model=models, variants=variants)
 
 
-def mapped(folder: Path, variants: dict[str, Any] = VARIANTS, **change: Any) -> SpeculationMap:
+def mapped(
+    physics: Physics, folder: Path, variants: dict[str, Any] = VARIANTS, **change: Any
+) -> SpeculationMap:
     with RunStore.open(folder / "map") as store:
-        run(spec_with_draft(folder, variants, **change), store, Silent())
+        run(
+            spec_with_draft(folder, variants, **change),
+            Recorder(store=store, observer=Silent()),
+            engines=physics.bench.engine,
+        )
         result = store.get("speculation_map", "all", SpeculationMap)
     assert result is not None
     return result
@@ -104,7 +111,7 @@ def point(result: SpeculationMap, size: int) -> SpeculationPoint:
 def test_a_plain_server_of_two_steps_breaks_even_at_length_two(
     physics: Physics, tmp_path: Path
 ) -> None:
-    result = mapped(tmp_path)
+    result = mapped(physics, tmp_path)
     assert [(item.plain, item.batch_size, item.k) for item in result.points] == [
         ("fp16", 1, 4),
         ("fp16", 2, 4),
@@ -122,13 +129,14 @@ def test_a_plain_server_of_two_steps_breaks_even_at_length_two(
 def test_a_simulated_length_of_one_accepts_nothing_and_counts(
     physics: Physics, tmp_path: Path
 ) -> None:
-    lengths = {item.synthetic: item.acceptance_length for item in point(mapped(tmp_path), 2).levels}
+    levels = point(mapped(physics, tmp_path), 2).levels
+    lengths = {item.synthetic: item.acceptance_length for item in levels}
     assert lengths[1.0] == 1.0
 
 
 def test_a_level_that_misses_its_length_is_left_out(physics: Physics, tmp_path: Path) -> None:
     physics.accepted["level.accepted0.5"] = 1.0
-    result = mapped(tmp_path)
+    result = mapped(physics, tmp_path)
     assert [item.synthetic for item in point(result, 1).levels] == [1.0, None]
     decision = Run.read(tmp_path / "map").decision
     assert decision is not None
@@ -138,7 +146,7 @@ def test_a_level_that_misses_its_length_is_left_out(physics: Physics, tmp_path: 
 
 def test_a_draft_that_accepts_nothing_is_left_out(physics: Physics, tmp_path: Path) -> None:
     physics.accepted["draft"] = 0.0
-    result = mapped(tmp_path)
+    result = mapped(physics, tmp_path)
     assert point(result, 1).draft is None
     decision = Run.read(tmp_path / "map").decision
     assert decision is not None
@@ -148,11 +156,11 @@ def test_a_draft_that_accepts_nothing_is_left_out(physics: Physics, tmp_path: Pa
 def test_a_plain_server_too_fast_to_catch(physics: Physics, tmp_path: Path) -> None:
     """Six tokens in the time of a step, and K + 1 = 5."""
     physics.plain = 6.0
-    assert point(mapped(tmp_path), 1).l_star is None
+    assert point(mapped(physics, tmp_path), 1).l_star is None
 
 
 def test_one_start_has_a_break_even_and_no_interval(physics: Physics, tmp_path: Path) -> None:
-    one = point(mapped(tmp_path, starts=1), 1)
+    one = point(mapped(physics, tmp_path, starts=1), 1)
     assert one.l_star is not None
     assert one.draft is not None
     for figure in (one.l_star, one.draft.change):
@@ -161,7 +169,7 @@ def test_one_start_has_a_break_even_and_no_interval(physics: Physics, tmp_path: 
 
 def test_a_map_needs_the_same_variant_without_speculation(physics: Physics, tmp_path: Path) -> None:
     physics.accepted = {"level.accepted0": 0.0, "level.accepted0.5": 2.0}
-    result = mapped(tmp_path, {"fp16": {}, "level": LEVELS | {"prefix_cache": True}})
+    result = mapped(physics, tmp_path, {"fp16": {}, "level": LEVELS | {"prefix_cache": True}})
     assert result.points == ()
     assert "no variant is the same without speculation" in result.left_out[0]
 
@@ -170,7 +178,7 @@ def test_simulated_answers_are_never_recommended(physics: Physics, tmp_path: Pat
     """The level is 1.5 times as fast as the plain server, and its text is made up."""
     physics.bench.passes = True
     physics.accepted["draft"] = 0.5
-    mapped(tmp_path)
+    mapped(physics, tmp_path)
     decision = Run.read(tmp_path / "map").decision
     assert decision is not None
     assert {item.kind for item in decision.excluded if item.variant == "level.accepted0.5"} == {

@@ -28,6 +28,7 @@ from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts,
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.pipeline import run
+from whet.flow.run.plan import Recorder
 from whet.load import TrialInterrupted, TrialPlan
 
 WAIT_S = 30.0
@@ -143,7 +144,7 @@ class Desk:
         self.crowd.started.clear()
         self.bench.plans.clear()
         with RunStore.open(root, resume=resume) as store:
-            run(spec, store, self.ear)
+            run(spec, Recorder(store=store, observer=self.ear), engines=self.crowd)
 
     def shape(self) -> list[tuple[str, str]]:
         """The events, a row of trials of one variant as one, starts and stops by name."""

@@ -68,7 +68,7 @@ def test_the_logs_own_times_and_lengths_are_sent_to_every_variant(
     bench: Bench, tmp_path: Path
 ) -> None:
     """Of a log of twelve seconds its first four; prompts are drawn for each trial anew."""
-    story(traced(tmp_path, mooncake(tmp_path, repeat=3), confirm=False), tmp_path / "run")
+    story(bench, traced(tmp_path, mooncake(tmp_path, repeat=3), confirm=False), tmp_path / "run")
     assert len(bench.plans) == 4
     assert {plan.loop for plan in bench.plans} == {"open"}
     assert {plan.offsets_ns for plan in bench.plans} == {tuple(int(t * NS_PER_S) for t in TIMES_S)}
@@ -83,7 +83,7 @@ def test_the_servers_are_those_that_the_logs_own_rate_needs(bench: Bench, tmp_pa
     log = mooncake(tmp_path)
     for demand, name in ((None, "own"), (5.0, "more")):
         load = {} if demand is None else {"demand_rps": demand}
-        story(traced(tmp_path, log, confirm=False, **load), tmp_path / name)
+        story(bench, traced(tmp_path, log, confirm=False, **load), tmp_path / name)
         run = Run.read(tmp_path / name)
         assert run.loads == (Rate(1.43),)
         assert run.decision is not None
@@ -106,7 +106,7 @@ def test_the_servers_are_those_that_the_logs_own_rate_needs(bench: Bench, tmp_pa
 def test_the_confirmation_plays_the_same_times_with_new_prompts(
     bench: Bench, tmp_path: Path
 ) -> None:
-    story(traced(tmp_path, mooncake(tmp_path)), tmp_path / "run")
+    story(bench, traced(tmp_path, mooncake(tmp_path)), tmp_path / "run")
     again = [plan for plan in bench.plans if plan.trial >= 2]
     assert {(plan.variant, plan.trial) for plan in again} == {
         (name, trial) for name in PAIR for trial in (2, 3)
@@ -121,7 +121,7 @@ def test_a_search_plays_the_log_at_other_speeds_while_it_lasts(
     """A server takes 16 requests in 4 s, which are 4 a second; the log starts at 1.43."""
     bench.capacity = {"fp16": 16, "b": 16}
     log = mooncake(tmp_path, repeat=10)
-    story(traced(tmp_path, log, find="max_rate", confirm=False), tmp_path / "run")
+    story(bench, traced(tmp_path, log, find="max_rate", confirm=False), tmp_path / "run")
     run = Run.read(tmp_path / "run")
     search = run.rate_searches["fp16"]
     assert float(search.tried[0].rate) == 1.43
@@ -151,7 +151,7 @@ def test_a_search_ends_where_the_log_is_over_before_the_window(
 ) -> None:
     """Twelve requests for windows of 4 s are three a second, and not one above is tried."""
     log = mooncake(tmp_path, repeat=2)
-    story(traced(tmp_path, log, find="max_rate", confirm=False), tmp_path / "run")
+    story(bench, traced(tmp_path, log, find="max_rate", confirm=False), tmp_path / "run")
     search = Run.read(tmp_path / "run").rate_searches["b"]
     assert [float(each.rate) for each in search.tried] == [1.43, 2.86, 3.0]
     assert [float(point) for point in search.points] == [2.4, 2.7, 3.0]
@@ -164,7 +164,7 @@ def test_prompts_of_a_log_find_nothing_of_an_earlier_play_in_a_cache(
     shared = "you are a clerk of few words and much patience"
     lines = [{"timestamp": at, "prompt": f"{shared} {at}", "max_tokens": 4} for at in TIMES_S]
     log = write_log(tmp_path / "log.jsonl", lines)
-    story(traced(tmp_path, log, order="blocks", confirm=False), tmp_path / "run")
+    story(bench, traced(tmp_path, log, order="blocks", confirm=False), tmp_path / "run")
     prompts = [[call.prompt or "" for call in plan.calls or ()] for plan in bench.plans]
     assert {len(each) for each in prompts} == {6}
     for each in prompts:
@@ -186,7 +186,7 @@ def test_tools_are_sent_as_a_part_of_the_prompt(bench: Bench, tmp_path: Path) ->
         for at in TIMES_S
     ]
     log = write_log(tmp_path / "log.jsonl", lines)
-    story(traced(tmp_path, log, confirm=False), tmp_path / "run")
+    story(bench, traced(tmp_path, log, confirm=False), tmp_path / "run")
     for plan in bench.plans:
         for call, request in zip(plan.calls or (), plan.workload.requests, strict=True):
             assert call.prompt_token_ids == request.prompt_token_ids
@@ -204,7 +204,7 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 def test_the_azure_traces_are_read(bench: Bench, tmp_path: Path) -> None:
     log = tmp_path / "azure.csv"
     log.write_text(AZURE)
-    story(traced(tmp_path, log, confirm=False), tmp_path / "run")
+    story(bench, traced(tmp_path, log, confirm=False), tmp_path / "run")
     assert {lengths_of(plan) for plan in bench.plans} == {((20, 3), (40, 5), (10, 2), (30, 4))}
     wanted = tuple(int(at * NS_PER_S) for at in (0, 0.5, 2, 3.75))
     assert {plan.offsets_ns for plan in bench.plans} == {wanted}
@@ -239,7 +239,7 @@ def test_a_log_that_is_no_load_is_refused_before_a_server_starts(
 ) -> None:
     log = write_log(tmp_path / "log.jsonl", lines)
     with pytest.raises(UsageError) as caught:
-        story(traced(tmp_path, log), tmp_path / "run")
+        story(bench, traced(tmp_path, log), tmp_path / "run")
     assert message in str(caught.value)
     assert "log.jsonl" in str(caught.value)
     assert bench.engine.started == []
@@ -247,7 +247,7 @@ def test_a_log_that_is_no_load_is_refused_before_a_server_starts(
 
 def test_a_log_that_does_not_exist_is_named(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"load\.trace: no file at .*gone\.jsonl; correct"):
-        story(traced(tmp_path, tmp_path / "gone.jsonl"), tmp_path / "run")
+        story(bench, traced(tmp_path, tmp_path / "gone.jsonl"), tmp_path / "run")
     assert bench.engine.started == []
 
 

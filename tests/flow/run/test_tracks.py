@@ -10,36 +10,41 @@ import pytest
 
 from tests.flow.rounds_stage import build_bench, spec_of
 from whet.core.protocols import Silent
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.check.preflight import prepare
-from whet.flow.run.measure.context import Job
-from whet.flow.run.measure.rounds import SEARCH, Visit, plan_visits
-from whet.flow.run.measure.schedule import rounds_of
+from whet.flow.run.measure.rounds import Session, sessions_of
+from whet.flow.run.plan import RATE_SEARCH, Recorder
+from whet.flow.run.search.schedule import rounds_of
 from whet.flow.run.workers.executor import gpus_of
+from whet.flow.run.workers.messages import Job
 from whet.flow.run.workers.tracks import Board, split_rounds
 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    build_bench(monkeypatch)
+    bench = build_bench(monkeypatch)
     variants = {"fp16": {}, "b": {}, "c": {}, "d": {}}
     with RunStore.open(tmp_path / "run") as store:
         spec = spec_of(tmp_path, trials=4, variants=variants)
-        return prepare(spec, store, Silent(), skip_infeasible=False)
+        recorder = Recorder(store=store, observer=Silent())
+        plan = prepare(spec, recorder, bench.engine, skip_infeasible=False)
+    return Job(plan=plan, engines=bench.engine, recorder=recorder)
 
 
-def visits(job: Job, *, trials: int, title: str = "") -> list[tuple[Visit, ...]]:
-    return list(plan_visits(job, rounds_of(job)[:trials], quality=True, title=title))
+def visits(job: Job, *, trials: int, title: str = "") -> list[tuple[Session, ...]]:
+    rounds = rounds_of(job.plan, Run(job.recorder.store))[:trials]
+    return list(sessions_of(job.plan.spec.load, rounds, quality=True, title=title))
 
 
-def words(tracks: list[list[Visit]]) -> list[str]:
+def words(tracks: list[list[Session]]) -> list[str]:
     """``fp16b/cd``: the variants of a track, a slash between its rounds."""
     made = []
     for track in tracks:
-        text, turn = "", track[0].turn
+        text, turn = "", track[0].round
         for each in track:
-            text += "" if each.turn == turn else "/"
-            turn = each.turn
+            text += "" if each.round == turn else "/"
+            turn = each.round
             text += each.names[0].replace("fp16", "a")
         made.append(text)
     return made
@@ -68,7 +73,7 @@ def test_a_round_stays_on_one_device_unless_devices_are_alike(
 def test_finalists_are_not_split_and_searches_are(job: Job) -> None:
     final = visits(job, trials=2, title="confirmation")
     assert words(split_rounds(final, 8, alike=True)) == ["abcd", "dcba"]
-    search = visits(job, trials=1, title=SEARCH)
+    search = visits(job, trials=1, title=RATE_SEARCH)
     assert words(split_rounds(search, 2, alike=False)) == ["a", "b", "c", "d"]
 
 

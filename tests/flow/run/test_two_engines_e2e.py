@@ -15,6 +15,7 @@ from whet.core.spec import parse_spec
 from whet.core.store import RunStore
 from whet.demo import pair_paths
 from whet.flow.run.pipeline import run
+from whet.flow.run.plan import Recorder
 
 MISSING = why_not("vllm") or why_not("llamacpp")
 pytestmark = [
@@ -43,7 +44,7 @@ SPEC: dict[str, Any] = {
 def test_two_engines_in_one_matrix(tmp_path: Path) -> None:
     heard = Heard()
     with RunStore.open(tmp_path / "run") as store:
-        run(parse_spec(SPEC, base=tmp_path), store, heard)
+        run(parse_spec(SPEC, base=tmp_path), Recorder(store=store, observer=heard))
     done = Run.read(tmp_path / "run")
     assert done.unmeasured == ()
     assert {name: each.engine for name, each in done.engines.items()} == {

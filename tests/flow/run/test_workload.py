@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,7 +15,7 @@ from whet.core.protocols import Silent
 from whet.core.records import ClientHealth, TrialRecord
 from whet.core.store import RunStore
 from whet.flow.run.check.preflight import prepare
-from whet.flow.run.measure.context import Job
+from whet.flow.run.plan import Plan, Recorder
 from whet.flow.run.traffic.workload import trial_plan
 from whet.levers import judge_cell
 from whet.load import TrialPlan, run_trial
@@ -27,8 +28,11 @@ HEALTHY = ClientHealth(
 )
 
 
+Job = tuple[Plan, RunStore]
+
+
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     folder = tmp_path_factory.mktemp("spec")
     for name in ADAPTERS:
         write_adapter(folder / name)
@@ -50,9 +54,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
             "lora": {"prefix_cache": True, "loras": {n: f"./{n}" for n in ADAPTERS}},
         },
     )
-    with pytest.MonkeyPatch.context() as patch, RunStore.open(folder / "run") as store:
-        patch.setattr("whet.flow.run.check.preflight.get_engine", lambda _name: FakeEngine())
-        return prepare(spec, store, Silent(), skip_infeasible=False)
+    with RunStore.open(folder / "run") as store:
+        recorder = Recorder(store=store, observer=Silent())
+        yield prepare(spec, recorder, FakeEngine(), skip_infeasible=False), store
 
 
 def plans(job: Job) -> tuple[TrialPlan, TrialPlan]:
@@ -60,8 +64,9 @@ def plans(job: Job) -> tuple[TrialPlan, TrialPlan]:
     return continuous, static
 
 
-def plan_of(job: Job, at: int, *, warm: bool = True) -> TrialPlan:
-    return trial_plan(job, job.resolved[at], 4, 0, warm=warm, first=True)
+def plan_of(job: Job, at: int, *, warmup: int = 8) -> TrialPlan:
+    plan, store = job
+    return trial_plan(plan, store, plan.resolved[at], 4, 0, warmup=warmup)
 
 
 def run(plan: TrialPlan, **script: float) -> TrialRecord:
@@ -108,7 +113,7 @@ def test_static_batches_are_held_to_the_hit_rate_that_their_requests_were_built_
     assert facts.expected_hit_rate > 0.2
     for share, outcome in ((facts.expected_hit_rate, "proved"), (0.0, "contradicted")):
         trial = run(plan, hit_share=share)
-        verdicts = judge_cell(job.resolved[1], [trial], facts)
+        verdicts = judge_cell(job[0].resolved[1], [trial], facts)
         said = {verdict.claim.kind: verdict.outcome for verdict in verdicts}
         assert said["prefix_cache"] == outcome
 
@@ -129,7 +134,7 @@ def test_the_warm_up_asks_for_every_adapter(job: Job) -> None:
     plan = plan_of(job, 2)
     assert plan.warmup_calls is not None
     assert [call.extra["model"] for call in plan.warmup_calls] == ([*ADAPTERS] * 3)[:8]
-    assert plan_of(job, 2, warm=False).warmup_calls == ()
+    assert plan_of(job, 2, warmup=0).warmup_calls == ()
 
 
 def test_what_is_sent_names_the_adapter_and_is_else_the_same(job: Job) -> None:

@@ -19,7 +19,7 @@ __all__ = ["engine"]
 def test_predicted_cells_are_marked_in_one_table_with_measured_ones(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
-    run = ran(spec(tmp_path), tmp_path / "run", 0.01)
+    run = ran(engine, spec(tmp_path), tmp_path / "run", 0.01)
     rows = table(run, "predicted", "US$ per million output tokens by requests in flight")
     assert {"cached8", "cached16", "cached32"} < set(rows)
     for name, record in run.predicted.items():
@@ -33,7 +33,7 @@ def test_predicted_cells_are_marked_in_one_table_with_measured_ones(
 
 
 def test_a_run_without_a_budget_has_no_such_section(engine: FakeEngine, tmp_path: Path) -> None:
-    run = ran(spec(tmp_path), tmp_path / "run", 3600.0)
+    run = ran(engine, spec(tmp_path), tmp_path / "run", 3600.0)
     if all(len(each.measured) == len(each.cells) for each in run.predicted.values()):
         assert section(run, "predicted") is None
 

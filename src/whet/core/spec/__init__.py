@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from whet.core.spec.base import SIXTEEN_BIT
+from whet.core.spec.reading import load_spec, parse_spec
 from whet.core.spec.recipe import (
     FOUR_BIT_FLOATS,
     GGUF_SCHEMES,
@@ -24,7 +25,7 @@ from whet.core.spec.traffic import (
     WorkloadSpec,
 )
 from whet.core.spec.variants import NEEDS_HEAD, SpeculationSpec, VariantSpec
-from whet.core.spec.whole import Spec, load_spec, parse_spec
+from whet.core.spec.whole import Spec
 
 __all__ = [
     "FOUR_BIT_FLOATS",

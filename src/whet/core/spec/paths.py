@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.spec.serving import EngineSpec
 from whet.core.spec.variants import EVERY_ADAPTER, SpeculationSpec
-
-if TYPE_CHECKING:
-    from whet.core.spec.whole import Spec
+from whet.core.spec.whole import Spec
 
 _ADAPTER_CONFIG: Final = "adapter_config.json"
 

@@ -23,7 +23,7 @@ from whet.engines.deployment import Deployment, LeftOut
 from whet.flow.deploy.choice import choose
 from whet.flow.deploy.folder import RECORD, SECRETS, read_bundle, replace_bundle
 from whet.flow.deploy.options import DeployOptions
-from whet.flow.run.measure.faults import engine_faults
+from whet.flow.run.conclude.faults import engine_faults
 from whet.watch.source import WatchSource, source_files, source_of_run
 
 _RULES: Final = "monitoring/rules.yml"

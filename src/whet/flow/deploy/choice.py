@@ -8,7 +8,7 @@ from whet.core.names import did_you_mean
 from whet.core.records import Decision
 from whet.core.run import Run
 from whet.engines import get_profile
-from whet.flow.run.measure.faults import engine_faults
+from whet.flow.run.conclude.faults import engine_faults
 
 
 def choose(run: Run, variant: str | None) -> tuple[str, LoadPoint]:

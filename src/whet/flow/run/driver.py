@@ -13,6 +13,7 @@ from whet.core.redact import one_line
 from whet.core.spec import Spec, redacted_source
 from whet.core.store import RunStore, write_atomic
 from whet.flow.run.options import ONE_START, RunOptions, SpecOptions
+from whet.flow.run.plan import Recorder
 
 Report = Callable[[RunStore, Decision | None], None]
 """What is done with the store at the end; without a decision the run did not finish."""
@@ -49,8 +50,7 @@ def execute(
             with options.open_executor() as executor:
                 decision = run(
                     spec,
-                    store,
-                    observer,
+                    Recorder(store=store, observer=observer),
                     skip_infeasible=options.skip_infeasible,
                     budget_s=options.budget_s,
                     executor=executor,

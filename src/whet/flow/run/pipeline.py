@@ -1,43 +1,45 @@
-"""From a spec to a decision, one chapter after the other."""
+"""From a spec to a decision, one stage after the other."""
 
 from __future__ import annotations
 
-from whet.core.protocols import Observer
 from whet.core.records import Decision
 from whet.core.spec import Spec
-from whet.core.store import RunStore
+from whet.engines import get_engine
 from whet.flow.run.check.preflight import prepare
 from whet.flow.run.conclude.conclude import conclude
-from whet.flow.run.measure.confirm import check_answers, confirm
 from whet.flow.run.measure.quantize import quantize_recipes
-from whet.flow.run.measure.rounds import Executor, LocalExecutor, measure_all
-from whet.flow.run.search.race import measure_within
+from whet.flow.run.measure.rounds import Executor, LocalExecutor, Measurer
+from whet.flow.run.plan import Engines, Recorder
+from whet.flow.run.search.budget import measure_within
+from whet.flow.run.search.confirm import check_answers, confirm
+from whet.flow.run.search.grid import measure_all
 
 
 def run(
     spec: Spec,
-    store: RunStore,
-    observer: Observer,
+    recorder: Recorder,
     *,
     skip_infeasible: bool = False,
     budget_s: float | None = None,
     executor: Executor | None = None,
+    engines: Engines = get_engine,
 ) -> Decision:
-    """The main job. What ``store`` already holds is not done again.
+    """The main job. What the run directory already holds is not done again.
 
     With ``budget_s`` predictions choose what is measured before the finalists are confirmed.
     Without ``executor`` everything is measured in this process.
 
-    Raises any branch of ``WhetError``; whatever was finished before stays in ``store``.
+    Raises any branch of ``WhetError``; whatever was finished before stays in the run directory.
     """
     executor = executor or LocalExecutor()
-    job = prepare(spec, store, observer, skip_infeasible=skip_infeasible)
-    executor.require(job)
-    job = quantize_recipes(job)
+    plan = prepare(spec, recorder, engines, skip_infeasible=skip_infeasible)
+    executor.require(plan, recorder.observer)
+    plan = quantize_recipes(plan, recorder)
+    measurer = Measurer(recorder=recorder, engines=engines, executor=executor)
     if budget_s is None:
-        measure_all(job, executor)
+        measure_all(plan, recorder, measurer)
     else:
-        measure_within(job, budget_s)
-    check_answers(job, executor)
-    confirm(job, executor)
-    return conclude(store, observer)
+        measure_within(plan, recorder, measurer, budget_s)
+    check_answers(plan, recorder.store, measurer)
+    confirm(plan, recorder, measurer)
+    return conclude(recorder.store, recorder.observer)

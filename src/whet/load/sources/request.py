@@ -12,9 +12,10 @@ from whet.core.bench_options import Form, LoadOptions, SamplingOptions, ServerOp
 from whet.core.records import Loop, PlannedRequest
 from whet.load import Workload
 from whet.load.arrivals import Arrivals
-from whet.load.conversations import ConversationShape, PlannedConversation
+from whet.load.conversations import ConversationShape
 from whet.load.dataset import Dataset, LengthLimits
 from whet.load.lengths import Lengths, fixed
+from whet.load.plan import PlannedConversation
 from whet.load.synthetic import SharedPrefixes
 from whet.requests.prefix_trace_file import PrefixTrace
 from whet.requests.trace import Trace

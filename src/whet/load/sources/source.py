@@ -17,15 +17,10 @@ from whet.core.protocols import Observer
 from whet.core.records import WorkloadFacts
 from whet.load import Workload
 from whet.load.arrivals import arrival_offsets_ns
-from whet.load.conversations import (
-    ConversationShape,
-    PlannedConversation,
-    expected_hit_rate,
-    plan_conversations,
-)
+from whet.load.conversations import ConversationShape, expected_hit_rate, plan_conversations
 from whet.load.dataset import Dataset, build_dataset, read_dataset
 from whet.load.lengths import Independent, fixed
-from whet.load.plan import describe_requests
+from whet.load.plan import PlannedConversation, describe_requests
 from whet.load.sources.drawn import draw_of, warmed, write_synthetic
 from whet.load.sources.prefix_trace import prefix_load
 from whet.load.sources.replay import replay

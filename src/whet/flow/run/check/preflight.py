@@ -15,11 +15,11 @@ from whet.core.errors import CheckpointError, InfeasibleError, UsageError, WhetE
 from whet.core.flags import plain_args
 from whet.core.llama_cpp import find_program
 from whet.core.names import did_you_mean
-from whet.core.protocols import Engine, Observer
+from whet.core.protocols import Engine
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records import MemoryPlan, ModelFacts, ResolvedEngine, Variant
 from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR, Spec, redacted_spec
-from whet.core.store import RunStore, write_json
+from whet.core.store import write_json
 from whet.engines import get_engine, get_profile
 from whet.engines.planned import PlannedMachine
 from whet.flow.run.check.advice import advice_of
@@ -29,11 +29,10 @@ from whet.flow.run.check.resolve import (
     builtin_inputs,
     find_inputs,
     own_files,
-    quantized_path,
     resolve_variants,
 )
-from whet.flow.run.measure.context import Job
-from whet.flow.run.measure.resume import refuse_changes, store_model
+from whet.flow.run.plan import Engines, Plan, Recorder, quantized_path
+from whet.flow.run.resume import refuse_changes, store_model
 from whet.flow.run.traffic.logged import TRAFFIC, TrafficLog, read_traffic, traffic_problems
 from whet.flow.run.traffic.traced import log_problems
 from whet.levers import claims, problems
@@ -66,11 +65,10 @@ _TOOLS: Final[dict[str, Callable[[], object]]] = {
 class Preflight:
     """A spec checked on this machine, before anything is written or started.
 
-    ``engine_for`` makes the engine of a name. ``problems`` stop a run; ``advice`` is about what
+    ``problems`` stop a run; ``advice`` is about what
     runs and could run better.
     """
 
-    engine_for: Callable[[str], Engine]
     device: Device
     target: ModelFacts
     draft: ModelFacts | None
@@ -84,7 +82,11 @@ class Preflight:
 
 
 def run_preflight(
-    spec: Spec, root: Path, checkpoints: Checkpoints, planned: PlannedMachine | None = None
+    spec: Spec,
+    root: Path,
+    checkpoints: Checkpoints,
+    planned: PlannedMachine | None = None,
+    engines: Engines = get_engine,
 ) -> Preflight:
     """Read the checkpoints, resolve every variant and collect what cannot run here.
 
@@ -93,7 +95,7 @@ def run_preflight(
     A message about a checkpoint whose weights are not here names its hub id.
     """
     try:
-        checked = _preflight(spec, root, checkpoints, planned)
+        checked = _preflight(spec, root, checkpoints, planned, engines)
     except WhetError as error:
         raise type(error)(checkpoints.readable(str(error))) from error
     problems = [
@@ -104,7 +106,11 @@ def run_preflight(
 
 
 def _preflight(
-    spec: Spec, root: Path, checkpoints: Checkpoints, planned: PlannedMachine | None
+    spec: Spec,
+    root: Path,
+    checkpoints: Checkpoints,
+    planned: PlannedMachine | None,
+    engines: Engines,
 ) -> Preflight:
     for key, path in {**own_files(spec), "load.trace": spec.load.trace}.items():
         if path is not None and not path.is_file():
@@ -119,7 +125,7 @@ def _preflight(
         variables = spec.model.variables
         log = read_traffic(spec.traffic, Path(target.path), target.max_position, source, variables)
         spec = spec.model_copy(update={"workload": log.workload()})
-    engine_for, device = _engines(spec, planned)
+    engine_for, device = (engines, find_device()) if planned is None else _planned(spec, planned)
     resolved, refused = resolve_variants(
         spec, root, target=target, draft=draft, checkpoints=checkpoints, engine_for=engine_for
     )
@@ -150,7 +156,6 @@ def _preflight(
     memory = memory_plans(as_set, target=target, draft=draft, device=device, spec=spec)
     grouped = group_memory_warnings(spec.load.together, memory, device)
     return Preflight(
-        engine_for=engine_for,
         device=device,
         target=target,
         draft=draft,
@@ -176,10 +181,8 @@ def _answer_tokens(spec: Spec, log: TrafficLog | None) -> float:
     return (spec.workload.min_output_tokens + spec.workload.max_output_tokens) / 2
 
 
-def _engines(spec: Spec, planned: PlannedMachine | None) -> tuple[Callable[[str], Engine], Device]:
-    """What makes the engine of a name, for this machine or the planned one."""
-    if planned is None:
-        return get_engine, find_device()
+def _planned(spec: Spec, planned: PlannedMachine) -> tuple[Engines, Device]:
+    """What makes the engine of a name for the planned machine."""
     makers = {each.name: get_profile(each.name).planned_engine for each in spec.engines_used}
     if None in makers.values() or any(each.url is not None for each in spec.engines_used):
         raise UsageError(
@@ -293,21 +296,22 @@ def _kv_problems(resolved: Sequence[ResolvedEngine]) -> Iterator[Problem]:
             yield Problem(variant=variant.name, kind="weights", message=message)
 
 
-def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible: bool) -> Job:
-    """Check the spec, store it with its variants, and return the job.
+def prepare(spec: Spec, recorder: Recorder, engines: Engines, *, skip_infeasible: bool) -> Plan:
+    """Check the spec, store it with its variants, and return the plan.
 
     Raises ``InfeasibleError`` with every problem, unless ``skip_infeasible`` leaves those
     variants out, which the journal then says. A variant whose recipe cannot be made is left out
     without it, if nothing else is wrong.
     """
+    store, observer = recorder.store, recorder.observer
     refuse_changes(spec, store)
     observer.stage("preflight", spec.model.target)
     with open_checkpoints(stored_commits(store)) as checkpoints:
-        checked = run_preflight(spec, store.root, checkpoints)
+        checked = run_preflight(spec, store.root, checkpoints, engines=engines)
         variants = feasible(checked, spec, skip=skip_infeasible or _only_recipes(checked))
         if checkpoints.missing:
             checkpoints.download(observer)
-            checked = run_preflight(spec, store.root, checkpoints)
+            checked = run_preflight(spec, store.root, checkpoints, engines=engines)
             variants = feasible(checked, spec, skip=skip_infeasible or _only_recipes(checked))
     write_json(store.path("resolved_spec.json"), redacted_spec(spec.model_dump(mode="json")))
     store_model("target", checked.target, store)
@@ -329,14 +333,10 @@ def prepare(spec: Spec, store: RunStore, observer: Observer, *, skip_infeasible:
     if checked.log is not None:
         observer.note(checked.log.describe())
         store.put("traffic", "log", checked.log.facts)
-    return Job(
+    return Plan(
         spec=spec,
-        store=store,
-        observer=observer,
-        engine_for=checked.engine_for,
         device=checked.device,
         target=checked.target,
-        draft=checked.draft,
         inputs=find_inputs(spec, store.root, checked.log),
         resolved=variants,
     )

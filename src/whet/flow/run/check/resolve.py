@@ -16,7 +16,7 @@ from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, Spec, SpeculationSpec, VariantSpec
 from whet.data import write_inputs
 from whet.flow.run.check.checkpoints import Checkpoints
-from whet.flow.run.measure.context import Inputs
+from whet.flow.run.plan import Inputs, quantized_path
 from whet.flow.run.traffic.logged import TRAFFIC, TrafficLog, write_parts
 from whet.levers import lever_args, lever_env
 from whet.predict import Problem
@@ -143,11 +143,6 @@ def _speculation(
         draft_path=path,
         options=tuple(item.engine_options.items()),
     )
-
-
-def quantized_path(root: Path, recipe: str) -> Path:
-    """The folder of a recipe's checkpoint."""
-    return (root / "checkpoints" / recipe).resolve()
 
 
 def find_inputs(spec: Spec, root: Path, log: TrafficLog | None) -> Inputs:

@@ -10,7 +10,7 @@ from whet.core.errors import UsageError
 from whet.core.load_point import Rate
 from whet.core.records import ModelFacts
 from whet.core.run import Run
-from whet.flow.run.measure.faults import log_facts
+from whet.flow.run.conclude.faults import log_facts
 
 _SHAPE: Final = (
     "architecture",

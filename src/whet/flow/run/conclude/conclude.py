@@ -28,10 +28,10 @@ from whet.decision.select import Confirmation, confirmation
 from whet.deploy import write_deployment
 from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.degenerate import examine_all
+from whet.flow.run.conclude.faults import engine_faults, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.conclude.side_effects import lever_costs
 from whet.flow.run.conclude.speculation_map import speculation_map, speculation_pairs
-from whet.flow.run.measure.faults import engine_faults, sampled_requests
 from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
 from whet.predict.performance.bottleneck import with_bottleneck

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.errors import WhetError
+from whet.core.keys import workload_key
 from whet.core.records import DegenerateTraffic
 from whet.core.run import Run
-from whet.flow.run.traffic.workload import workload_key
 from whet.quality import TimedAnswer, examine_traffic
 
 KIND = "degenerate"

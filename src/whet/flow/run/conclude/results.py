@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from whet.core.keys import cell_key
 from whet.core.load_point import LoadPoint
 from whet.core.records import (
     CellSummary,
@@ -16,13 +17,10 @@ from whet.core.records import (
     MemoryKind,
     ResolvedEngine,
     Verdict,
-    WorkloadFacts,
 )
 from whet.core.run import Run
+from whet.core.starts import StartReport, every_start
 from whet.core.store import RunStore
-from whet.flow.run.measure.context import cell_key
-from whet.flow.run.measure.schedule import StartReport, every_start
-from whet.flow.run.traffic.workload import workload_key
 from whet.levers import judge_cell, judge_start
 from whet.metrics import METRICS, CellContext, summarise
 from whet.metrics.pooled import StartTable
@@ -154,7 +152,7 @@ def _with_missing_trials(cell: CellSummary, wanted: int, start_failure: str | No
 def _context(run: Run, name: str, size: LoadPoint) -> CellContext:
     spec = run.require_spec()
     caches = name in run.engines and run.engines[name].variant.prefix_cache
-    rates = [facts.expected_hit_rate for facts in _workloads(run, size)]
+    rates = [facts.expected_hit_rate for facts in run.workloads_of(size)]
     return CellContext(
         price_usd_per_hour=spec.hardware.price_usd_per_hour,
         memory_kind=_memory_kind(run),
@@ -167,12 +165,6 @@ def _context(run: Run, name: str, size: LoadPoint) -> CellContext:
 
 def _memory_kind(run: Run) -> MemoryKind:
     return "device" if run.require_environment().device.kind == "cuda" else "resident"
-
-
-def _workloads(run: Run, size: LoadPoint) -> list[WorkloadFacts]:
-    return [
-        facts for key, facts in run.workloads.items() if key.startswith(workload_key(size, None))
-    ]
 
 
 def _verdicts(run: Run, name: str) -> Iterator[Verdict]:
@@ -190,7 +182,7 @@ def _judged(run: Run, name: str) -> Iterator[Verdict]:
     yield from judge_starts(resolved, every_start(run.store, name))
     for size in run.points_of(name):
         trials = (*run.trials_of(name, size), *run.trials_of(name, size, confirmation=True))
-        workloads = _workloads(run, size)
+        workloads = run.workloads_of(size)
         if trials and workloads:
             yield from judge_cell(resolved, trials, workloads)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from whet.core.flags import drop_kv_sizing
 from whet.core.records import CellSummary, LeverCost
 from whet.core.run import Run
-from whet.flow.run.measure.schedule import every_start
+from whet.core.starts import every_start
 from whet.levers import labels, lever_diff
 from whet.levers.side_effects import Observed, side_effects_of
 

@@ -10,9 +10,9 @@ from whet.core.records import RateSearch, RateTried, ResolvedEngine
 from whet.core.records.objective import ObjectiveVerdict
 from whet.core.spec import LoadSpec
 from whet.decision.matrix import recommended_point
-from whet.flow.run.measure.context import Job
+from whet.flow.run.plan import Plan, Recorder
 from whet.flow.run.traffic.traced import Log, read_log
-from whet.flow.run.traffic.workload import trial_plan
+from whet.flow.run.traffic.workload import trial_plan, warmup_requests
 from whet.load import run_trial
 from whet.metrics.saturation import SearchPlan, find_saturation
 from whet.metrics.summary import UNPRICED, summarise
@@ -22,7 +22,7 @@ _SHARES: Final = (0.8, 0.9, 1.0)
 """Of the highest rate that was met: it was selected, and another start may miss at it."""
 
 
-def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
+def find_rate(plan: Plan, recorder: Recorder, server: Server, resolved: ResolvedEngine) -> None:
     """Search on a running server and store what was tried, and the rates to measure.
 
     Doubling, then bisection to a bracket of 10%. A rate counts as met where every limit of the
@@ -32,21 +32,23 @@ def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
     """
     tried: list[RateTried] = []
     disturbed: list[Rate] = []
-    point = recommended_point(job.tier, job.spec.objective)
+    point = recommended_point(plan.tier, plan.spec.objective)
+    load, observer = plan.spec.load, recorder.observer
 
     def measure(level: float, effort: int) -> ObjectiveVerdict:
         rate = Rate(f"{level:.3g}")
-        plan = trial_plan(job, resolved, rate, effort - 1, warm=True, first=not tried)
+        warmup = warmup_requests(load, rate, first=not tried)
+        sent = trial_plan(plan, recorder.store, resolved, rate, effort - 1, warmup=warmup)
         record = run_trial(
             server.base_url,
             server.model_name,
-            plan=plan,
+            plan=sent,
             memory=server.memory_bytes,
             alive=server.ensure_alive,
         )
         cell = summarise([record], cell=UNPRICED)
         if not record.health.valid and effort == 1:
-            job.observer.warn(f"{rate}, once more: {record.health.reason}")
+            observer.warn(f"{rate}, once more: {record.health.reason}")
             return ObjectiveVerdict(verdict="undecided", judgements=())
         if not record.health.valid:
             disturbed.append(rate)
@@ -55,14 +57,14 @@ def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
             missed = (*missed, cell.failure or f"{cell.errors} failed requests")
         ttft = None if cell.ttft_p95_ms is None else cell.ttft_p95_ms.value
         tried.append(RateTried(rate=rate, ttft_p95_ms=ttft, missed=missed))
-        job.observer.note(f"{rate}: {f'misses {missed[0]}' if missed else 'met'}")
+        observer.note(f"{rate}: {f'misses {missed[0]}' if missed else 'met'}")
         return ObjectiveVerdict(verdict="missed" if missed else "met", judgements=())
 
-    log = read_log(job.spec.load)
-    plan = _search_plan(job.spec.load, log)
-    highest = find_saturation(measure, plan).highest_met
-    if log is not None and highest == plan.limit:
-        job.observer.warn(
+    log = read_log(load)
+    search_plan = _search_plan(load, log)
+    highest = find_saturation(measure, search_plan).highest_met
+    if log is not None and highest == search_plan.limit:
+        observer.warn(
             f"{resolved.variant.name} meets the objective at {log.longest}, and {log.whole.path} "
             "does not last load.seconds at a higher rate: give a longer log, or lower load.seconds"
         )
@@ -74,7 +76,7 @@ def find_rate(job: Job, server: Server, resolved: ResolvedEngine) -> None:
         log_rate=None if log is None else log.rate,
     )
     status = "failed" if disturbed else "complete"
-    job.store.put("rates", resolved.variant.name, search, status=status)
+    recorder.store.put("rates", resolved.variant.name, search, status=status)
 
 
 def _search_plan(load: LoadSpec, log: Log | None) -> SearchPlan:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.flags import RUST_FRONTEND_ENV, parse_json, plain_args
 from whet.core.protocols import Server
 from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine
+from whet.core.store import RunStore
 from whet.engines import get_profile
-from whet.flow.run.measure.context import Job
+from whet.flow.run.plan import Plan, Recorder
 from whet.levers.weights import running_scheme
 from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
 
@@ -28,57 +30,60 @@ _ROUNDS: Final = frozenset({"W8A8-INT8", "FP8", "FP8_BLOCK", "W4A8_FP8"})
 its distance from 16 bits is that of its 4-bit layers."""
 
 
-def measure_variant_quality(job: Job, server: Server, resolved: ResolvedEngine) -> None:
+def measure_variant_quality(
+    plan: Plan, recorder: Recorder, server: Server, resolved: ResolvedEngine
+) -> None:
     """Measure and store; what fails is journalled, and only a lost engine raises."""
-    name, spec, store = resolved.variant.name, job.spec, job.store
+    name, spec, store = resolved.variant.name, plan.spec, recorder.store
     is_baseline = name == spec.baseline
     quality, profile = spec.quality, get_profile(resolved.engine)
     if profile.scoring.alone(resolved):
         quality = quality.model_copy(update={"concurrency": 1})
-    plan = QualityPlan(
+    quality_plan = QualityPlan(
         variant=name,
-        tokenizer=job.tokenizer,
+        tokenizer=plan.tokenizer,
         spec=quality,
-        heldout=job.inputs.heldout,
-        tasks=job.inputs.tasks,
+        heldout=plan.inputs.heldout,
+        tasks=plan.inputs.tasks,
         baseline=None if is_baseline else store.get(KIND, spec.baseline, QualityRecord),
         tolerances=spec.objective.quality,
         arrays=store.path("top_logprobs"),
-        checks=_checks(job, resolved),
-        scoring_defect=_scoring_defect(job, resolved),
+        checks=_checks(plan, store, resolved),
+        scoring_defect=_scoring_defect(store, resolved),
         counter_names=profile.counters_of(resolved.variant),
         dialect=profile.scoring.dialect,
-        scheme=None if _has_the_baselines_weights(job, resolved) else running_scheme(resolved),
+        scheme=None if _has_baseline_weights(plan, resolved) else running_scheme(resolved),
     )
     try:
         measured = measure_quality(
             server.base_url,
             server.model_name,
-            plan,
-            progress=lambda done, total: job.observer.progress(f"{name} quality", done, total),
+            quality_plan,
+            progress=lambda done, total: recorder.observer.progress(f"{name} quality", done, total),
         )
         server.ensure_alive()
     except (MeasurementError, EngineLostError) as error:
         store.note(KIND, name, status="failed", reason=str(error))
         if isinstance(error, EngineLostError):
             raise
-        job.observer.warn(f"{name} quality: {error}")
+        recorder.observer.warn(f"{name} quality: {error}")
         return
     if measured.plain is not None:
         store.put(PLAIN, name, measured.plain)
     store.put(KIND, name, measured.record)
 
 
-def _has_the_baselines_weights(job: Job, resolved: ResolvedEngine) -> bool:
-    """Whether a loss of quality is not one of the weights."""
-    sides = [(each.variant.model_path, running_scheme(each)) for each in (job.baseline(), resolved)]
+def _has_baseline_weights(plan: Plan, resolved: ResolvedEngine) -> bool:
+    """Return whether the weights are the baseline's: quantization then cannot cause a loss."""
+    both = (plan.baseline(), resolved)
+    sides = [(each.variant.model_path, running_scheme(each)) for each in both]
     return sides[0] == sides[1]
 
 
-def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
-    store, variant = job.store, resolved.variant
-    same = [each for each in job.resolved if weights_key(each) == weights_key(resolved)]
-    speculates, plain = variant.speculation is not None, plain_of(job, resolved)
+def _checks(plan: Plan, store: RunStore, resolved: ResolvedEngine) -> ChecksPlan:
+    variant = resolved.variant
+    same = [each for each in plan.resolved if weights_key(each) == weights_key(resolved)]
+    speculates, plain = variant.speculation is not None, plain_of(plan.resolved, resolved)
     others = [
         record
         for each in same
@@ -91,7 +96,7 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
     )
     return ChecksPlan(
         # Probes hold tokens of held-out text, which may be a user's own.
-        golden=store.path("inputs") / "golden" if job.spec.is_private else store.path("golden"),
+        golden=store.path("inputs") / "golden" if plan.spec.is_private else store.path("golden"),
         source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
         same_weights_reference=reference,
         other_kernels=_other_kernels(first, resolved),
@@ -103,23 +108,23 @@ def _checks(job: Job, resolved: ResolvedEngine) -> ChecksPlan:
     )
 
 
-def plain_of(job: Job, resolved: ResolvedEngine) -> ResolvedEngine | None:
-    """The first variant with the same weights and no speculation."""
-    plain = (each for each in job.resolved if each.variant.speculation is None)
+def plain_of(variants: Iterable[ResolvedEngine], resolved: ResolvedEngine) -> ResolvedEngine | None:
+    """Return the first variant with the same weights and no speculation."""
+    plain = (each for each in variants if each.variant.speculation is None)
     return next((each for each in plain if weights_key(each) == weights_key(resolved)), None)
 
 
-def _scoring_defect(job: Job, resolved: ResolvedEngine) -> str | None:
-    facts = job.store.get("facts", resolved.variant.name, EngineFacts)
+def _scoring_defect(store: RunStore, resolved: ResolvedEngine) -> str | None:
+    facts = store.get("facts", resolved.variant.name, EngineFacts)
     return get_profile(resolved.engine).scoring.defect(resolved.variant, facts)
 
 
-def is_held_against(job: Job, resolved: ResolvedEngine, other: ResolvedEngine) -> bool:
-    """Whether what is asked of one variant needs the answers of the other.
+def needs_answers_of(resolved: ResolvedEngine, other: ResolvedEngine, *, baseline: str) -> bool:
+    """Return whether the checks of ``resolved`` need the answers of ``other``.
 
     All need the baseline's; one that speculates needs those of the same weights without.
     """
-    if other.variant.name == job.spec.baseline:
+    if other.variant.name == baseline:
         return True
     speculates = resolved.variant.speculation is not None and other.variant.speculation is None
     return speculates and weights_key(resolved) == weights_key(other)

@@ -1,44 +1,47 @@
-"""The rounds of a run, and who makes their visits: this process, or workers on other devices."""
+"""The rounds of a run as server sessions, and who runs them: this process, or workers elsewhere."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from whet.core.protocols import Observer
 from whet.core.records import ResolvedEngine
 from whet.core.run import Run
+from whet.core.spec import LoadSpec
+from whet.core.store import RunStore
 from whet.core.units import human_duration
 from whet.flow.run.conclude.results import cells_of_variant, store_cells
-from whet.flow.run.measure.context import Job
-from whet.flow.run.measure.resume import (
+from whet.flow.run.measure.on_demand import OnDemand, open_on_demand
+from whet.flow.run.measure.quality import KIND, PLAIN, plain_of
+from whet.flow.run.measure.session import PendingWork, SessionRunner
+from whet.flow.run.plan import RATE_SEARCH, Cells, Engines, Plan, Recorder, Round
+from whet.flow.run.resume import (
     REPEATS,
     invalid_trials,
     lacks_quality,
     lacks_rates,
     missing_trials,
 )
-from whet.flow.run.measure.schedule import Cells, Round, groups_of, rounds_of
-from whet.flow.run.measure.session import PendingWork, visit
-from whet.flow.run.traffic.traced import store_points
 
 MAX_STARTS: Final = 3
 """A server that dies under load is started again; a variant's third death in a run ends it."""
-SEARCH: Final = "search"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Visit:
+class Session:
     """Servers that come up together, or one, with what they measure in one round.
 
-    ``turn`` counts the rounds of one call, ``place`` the visits of a round; the first round checks
-    answers if ``quality`` says so.
+    ``round`` counts the rounds of one call, ``position`` the sessions of a round; the first round
+    checks answers if ``quality`` says so.
     """
 
     group: tuple[tuple[ResolvedEngine, Cells], ...]
-    turn: int
-    place: int
+    round: int
+    position: int
     label: str
     quality: bool
     title: str
@@ -48,122 +51,186 @@ class Visit:
         """The variants."""
         return tuple(resolved.variant.name for resolved, _ in self.group)
 
-    def works(self, job: Job) -> list[PendingWork]:
-        """What the run lacks of it by now."""
-        first = self.quality and self.turn == 0
-        works = [
+    def pending(self, store: RunStore) -> list[PendingWork]:
+        """Return what the run lacks of it by now."""
+        first = self.quality and self.round == 0
+        group = [
             PendingWork(
                 resolved=resolved,
-                trials=missing_trials(job, resolved, cells),
-                quality=first and lacks_quality(job, resolved),
+                trials=missing_trials(store, resolved, cells),
+                quality=first and lacks_quality(store, resolved),
                 of=len(cells),
-                search=self.title == SEARCH and lacks_rates(job, resolved),
+                search=self.title == RATE_SEARCH and lacks_rates(store, resolved),
             )
             for resolved, cells in self.group
         ]
-        return [pending for pending in works if pending]
+        return [pending for pending in group if pending]
 
 
 class Executor(Protocol):
-    """Makes the visits of rounds, somewhere."""
+    """Runs server sessions, somewhere."""
 
-    def require(self, job: Job) -> None:
-        """Refuse a job that it has no devices for, before anything is made."""
+    is_local: bool
+    """Whether servers start in this process, one session after the other."""
+
+    def require(self, plan: Plan, observer: Observer) -> None:
+        """Refuse a plan that it has no devices for, before anything is made."""
         ...
 
-    def measure(self, job: Job, rounds: Sequence[Sequence[Visit]]) -> None:
-        """Make every visit. Of one round, they are in the order of measurement."""
+    def measure(
+        self,
+        plan: Plan,
+        recorder: Recorder,
+        engines: Engines,
+        rounds: Sequence[Sequence[Session]],
+    ) -> None:
+        """Run every session. Those of one round are in the order of measurement."""
         ...
 
 
 class LocalExecutor:
-    """One visit after the other, in this process."""
+    """One session after the other, in this process."""
 
-    def require(self, job: Job) -> None:
+    is_local = True
+
+    def require(self, plan: Plan, observer: Observer) -> None:
         """Preflight has checked this machine."""
 
-    def measure(self, job: Job, rounds: Sequence[Sequence[Visit]]) -> None:
-        """In the order of the rounds."""
-        starts_left = dict.fromkeys(
-            (n for turn in rounds for v in turn for n in v.names), MAX_STARTS
+    def measure(
+        self,
+        plan: Plan,
+        recorder: Recorder,
+        engines: Engines,
+        rounds: Sequence[Sequence[Session]],
+    ) -> None:
+        """Run the sessions in the order of the rounds."""
+        sessions = [each for part in rounds for each in part]
+        starts_left = {name: MAX_STARTS for each in sessions for name in each.names}
+        runner = SessionRunner(
+            plan=plan,
+            recorder=recorder,
+            engines=engines,
+            starts_left=starts_left,
+            after=lambda name: summarize_cells(plan, recorder.store, name),
         )
-        pace = _Pace(total=sum(len(each.group) for turn in rounds for each in turn))
-        for each in (each for turn in rounds for each in turn):
+        estimate = _Estimate(total=sum(len(each.group) for each in sessions))
+        for each in sessions:
             size = len(each.group)
-            place = ", ".join(filter(None, (pace.words(size), each.label, pace.left())))
-            works = [pending for pending in each.works(job) if starts_left[pending.name]]
-            visit(job, works, starts_left, place, after=lambda name: summarize_cells(job, name))
-            pace.advance(size, visited=len(works))
+            label = ", ".join(filter(None, (estimate.words(size), each.label, estimate.left())))
+            group = [work for work in each.pending(recorder.store) if starts_left[work.name]]
+            runner.run(group, label)
+            estimate.advance(size, started=len(group))
 
 
-def measure_all(job: Job, executor: Executor | None = None, *, quality: bool = True) -> None:
-    """Measure each variant in rounds of starts; with ``load.find`` its rates are searched before.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurer:
+    """What a search measures with."""
 
-    Without ``quality`` only speed is measured. A variant whose server does not start or keeps
-    dying is journalled as failed and left; the others go on.
-    """
-    store_points(job)
-    if job.spec.load.find is not None:
-        search = Round(servers=tuple((item, ()) for item in job.resolved))
-        measure_rounds(job, [search], executor, quality=False, title=SEARCH)
-    measure_rounds(job, rounds_of(job), executor, quality=quality)
+    recorder: Recorder
+    engines: Engines
+    executor: Executor = field(default_factory=LocalExecutor)
 
+    def measure(
+        self, plan: Plan, rounds: Sequence[Round], *, quality: bool, title: str = ""
+    ) -> None:
+        """Measure what ``rounds`` still lack, and repeat invalid trials on fresh starts."""
+        store = self.recorder.store
+        self._run(plan, rounds, quality=quality, title=title)
+        for _ in range(REPEATS):
+            invalid = [part for each in rounds if (part := _invalid_part(store, each)).servers]
+            if not invalid:
+                return
+            self._run(plan, invalid, quality=False, title="repetition")
 
-def measure_rounds(
-    job: Job,
-    rounds: Sequence[Round],
-    executor: Executor | None = None,
-    *,
-    quality: bool,
-    title: str = "",
-) -> None:
-    """Measure what ``rounds`` still lack, and repeat invalid trials on fresh starts."""
-    executor = executor or LocalExecutor()
-    executor.measure(job, list(plan_visits(job, rounds, quality=quality, title=title)))
-    for _ in range(REPEATS):
-        invalid = [part for turn in rounds if (part := _invalid_part(job, turn)).servers]
-        if not invalid:
+    def _run(self, plan: Plan, rounds: Sequence[Round], *, quality: bool, title: str) -> None:
+        sessions = list(sessions_of(plan.spec.load, rounds, quality=quality, title=title))
+        self.executor.measure(plan, self.recorder, self.engines, sessions)
+
+    def open_on_demand(
+        self, plan: Plan, resolved: ResolvedEngine, *, label: Callable[[], str]
+    ) -> AbstractContextManager[OnDemand]:
+        """Open a session whose loads are chosen one by one; ``label`` is asked at each start."""
+        return open_on_demand(plan, self.recorder, self.engines, resolved, label=label)
+
+    def compare_answers(self, plan: Plan, resolved: ResolvedEngine) -> None:
+        """Ask the plain server of a variant where it was not asked yet, then the variant once more.
+
+        Where the spec has no variant with the same weights and no speculation, one is started for
+        its answers alone, which workers on other devices know nothing of.
+        """
+        store, plain = self.recorder.store, plain_of(plan.resolved, resolved)
+        if plain is None and self.executor.is_local and resolved.url is None:
+            name = resolved.variant.name
+            variant = replace(resolved.variant, name=f"{name}.plain", speculation=None)
+            plain = self.engines(resolved.engine).resolve(variant, plan.spec.engine_of(name))
+            plan = replace(plan, resolved=(*plan.resolved, plain))
+        if plain is None:
             return
-        executor.measure(job, list(plan_visits(job, invalid, quality=False, title="repetition")))
+        for server in (plain, resolved):
+            if store.done(PLAIN, plain.variant.name) == (server is resolved):
+                reason = "its answers are to be compared with a plain server's"
+                store.note(KIND, server.variant.name, status="failed", reason=reason)
+                part = Round(servers=((server, ()),))
+                self.measure(plan, [part], quality=True, title="answers")
 
 
-def plan_visits(
-    job: Job, rounds: Sequence[Round], *, quality: bool, title: str
-) -> Iterator[tuple[Visit, ...]]:
-    """The visits of each round, in order."""
-    for number, turn in enumerate(rounds):
+def sessions_of(
+    load: LoadSpec, rounds: Sequence[Round], *, quality: bool, title: str
+) -> Iterator[tuple[Session, ...]]:
+    """Yield the sessions of each round, in order."""
+    for number, part in enumerate(rounds):
         label = f"{title or 'round'} {number + 1} of {len(rounds)}" if rounds[1:] else title
         yield tuple(
-            Visit(group=group, turn=number, place=place, label=label, quality=quality, title=title)
-            for place, group in enumerate(groups_of(job, turn))
+            Session(
+                group=group,
+                round=number,
+                position=position,
+                label=label,
+                quality=quality,
+                title=title,
+            )
+            for position, group in enumerate(_groups(load, part))
         )
 
 
-def _invalid_part(job: Job, turn: Round) -> Round:
-    """The trials of a round that ended but do not count."""
-    parts = ((item, tuple(invalid_trials(job, item, cells))) for item, cells in turn.servers)
+def _groups(load: LoadSpec, part: Round) -> tuple[tuple[tuple[ResolvedEngine, Cells], ...], ...]:
+    """Return the servers of a round in the order of their sessions: groups that start together.
+
+    A group has the position of its first member, and its members follow in the round's order.
+    """
+    together = {name: names for names in load.together for name in names}
+    groups: dict[tuple[str, ...], list[tuple[ResolvedEngine, Cells]]] = {}
+    for item in part.servers:
+        name = item[0].variant.name
+        groups.setdefault(together.get(name, (name,)), []).append(item)
+    return tuple(tuple(members) for members in groups.values())
+
+
+def _invalid_part(store: RunStore, part: Round) -> Round:
+    """Return the trials of a round that ended but do not count."""
+    parts = ((item, tuple(invalid_trials(store, item, cells))) for item, cells in part.servers)
     return Round(servers=tuple((item, cells) for item, cells in parts if cells))
 
 
-def summarize_cells(job: Job, name: str) -> None:
+def summarize_cells(plan: Plan, store: RunStore, name: str) -> None:
     """Store the cells of a variant of the spec as far as its trials go."""
-    if name not in job.spec.variants:
+    if name not in plan.spec.variants:
         return  # a plain server, started for its answers alone
-    store_cells(job.store, cells_of_variant(Run(job.store), name))
+    store_cells(store, cells_of_variant(Run(store), name))
 
 
 @dataclass(slots=True)
-class _Pace:
+class _Estimate:
     """How many of ``total`` starts are done, and how long the others may take."""
 
     total: int
     done: int = 0
-    visited: int = 0
+    started: int = 0
     began: float = field(default_factory=time.monotonic)
 
-    def advance(self, count: int, *, visited: int) -> None:
+    def advance(self, count: int, *, started: int) -> None:
         self.done += count
-        self.visited += visited
+        self.started += started
 
     def words(self, count: int) -> str:
         """``server 3 of 8``, ``servers 3 to 5 of 8``."""
@@ -172,8 +239,8 @@ class _Pace:
         return f"servers {self.done + 1} to {self.done + count} of {self.total}"
 
     def left(self) -> str:
-        """About how long the others take; nothing before the first is done."""
-        if not self.visited:
+        """Return about how long the others take; nothing before the first is done."""
+        if not self.started:
             return ""
-        each_s = (time.monotonic() - self.began) / self.visited
+        each_s = (time.monotonic() - self.began) / self.started
         return f"about {human_duration(each_s * (self.total - self.done))} left"

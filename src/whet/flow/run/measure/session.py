@@ -1,4 +1,4 @@
-"""One visit to a server: evidence at the start, load at each batch size, quality."""
+"""A server session: evidence at the start, load at each batch size, quality."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from whet.core.errors import EngineLostError, EngineStartError
+from whet.core.keys import trial_key
 from whet.core.load_point import LoadPoint
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
+from whet.core.starts import store_start
+from whet.core.store import RunStore
 from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together
-from whet.flow.run.measure.context import Job, trial_key
 from whet.flow.run.measure.find_rate import find_rate
-from whet.flow.run.measure.quality import is_held_against, measure_variant_quality
-from whet.flow.run.measure.schedule import store_start
+from whet.flow.run.measure.quality import measure_variant_quality, needs_answers_of
+from whet.flow.run.plan import Engines, Plan, Recorder
 from whet.flow.run.traffic.lengths import measure_lengths
-from whet.flow.run.traffic.workload import trial_plan
+from whet.flow.run.traffic.workload import trial_plan, warmup_requests
 from whet.load import TrialInterrupted, TrialLost, run_trial
 
 
@@ -49,203 +51,205 @@ class PendingWork:
         return bool(self.trials) or self.quality or self.search
 
 
-def visit(
-    job: Job,
-    works: Sequence[PendingWork],
-    starts_left: MutableMapping[str, int],
-    place: str,
-    *,
-    after: Callable[[str], None],
-) -> None:
-    """Bring up what a group still needs, together where that is more than one server.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionRunner:
+    """Runs server sessions: starts what a group still needs, measures it and records it.
 
-    ``after`` is called with the name of each variant that has been measured. A variant whose server
-    does not start or keeps dying has no ``starts_left``; the others go on.
+    ``starts_left`` counts by variant; one whose server does not start or keeps dying has none left,
+    and the others go on. ``after`` is called with the name of each variant that has been measured.
     """
-    again = False
-    if len(works) > 1:
-        names = ", ".join(pending.name for pending in works)
-        job.observer.stage("serve", f"{names} together ({place})")
-        _serve_together(job, works, starts_left, after)
-        again = True
-    for pending in works:
-        if pending and starts_left[pending.name]:
-            place = "started again" if again else place
-            _serve(job, pending, starts_left, place)
-            after(pending.name)
+
+    plan: Plan
+    recorder: Recorder
+    engines: Engines
+    starts_left: MutableMapping[str, int]
+    after: Callable[[str], None]
+
+    def run(self, group: Sequence[PendingWork], label: str) -> None:
+        """Measure what a group still needs, started together where it is more than one server."""
+        again = False
+        if len(group) > 1:
+            names = ", ".join(pending.name for pending in group)
+            self.recorder.observer.stage("serve", f"{names} together ({label})")
+            self._serve_together(group)
+            again = True
+        for pending in group:
+            if pending and self.starts_left[pending.name]:
+                label = "started again" if again else label
+                self._serve(pending, label)
+                self.after(pending.name)
+
+    def _serve(self, pending: PendingWork, label: str) -> None:
+        """Start servers until nothing is pending or the variant has no starts left."""
+        while pending and self.starts_left[pending.name]:
+            self.recorder.observer.stage("serve", f"{pending.name} ({label})")
+            pending.warmed.clear()
+            with (
+                self._absorb_engine_failure(pending),
+                serve(self.recorder, self.engines, pending) as server,
+            ):
+                _measure(self.plan, self.recorder, server, pending)
+            label = "started again"
+
+    def _serve_together(self, group: Sequence[PendingWork]) -> None:
+        """Start one of each at the same time; then measure one while the others idle.
+
+        A variant whose server is lost keeps its pending work, and so do those that are compared
+        with it: they are not measured here.
+        """
+        up: list[tuple[PendingWork, Server]] = []
+        lost: list[PendingWork] = []
+        observer = self.recorder.observer
+        starts = [_start(self.recorder.store, self.engines, pending) for pending in group]
+        with serve_together(starts, observer) as outcomes:
+            for pending, outcome in zip(group, outcomes, strict=True):
+                with self._absorb_engine_failure(pending, lost):
+                    if isinstance(outcome, EngineStartError):
+                        raise outcome
+                    _store_start(self.recorder.store, outcome, pending)
+                    up.append((pending, outcome))
+                    ready = human_duration(outcome.start.ready_s)
+                    observer.note(
+                        f"{pending.name} ready in {ready}, one of {len(group)} that came up "
+                        "together"
+                    )
+                if not self.starts_left[pending.name]:
+                    self.after(pending.name)
+            for pending, server in up:
+                waits = any(self._waits_for(pending, each) for each in lost)
+                if waits or not pending or not self.starts_left[pending.name]:
+                    continue
+                with self._absorb_engine_failure(pending, lost):
+                    server.ensure_alive()
+                    _measure(self.plan, self.recorder, server, pending)
+                self.after(pending.name)
+
+    def _waits_for(self, pending: PendingWork, lost: PendingWork) -> bool:
+        baseline = self.plan.spec.baseline
+        return pending is lost or needs_answers_of(
+            pending.resolved, lost.resolved, baseline=baseline
+        )
+
+    @contextmanager
+    def _absorb_engine_failure(
+        self, pending: PendingWork, lost: list[PendingWork] | None = None
+    ) -> Iterator[None]:
+        """Let a server that does not start, or dies, reduce ``starts_left`` and not end the run.
+
+        What still has pending work and may be started again is added to ``lost``.
+        """
+        name, warn = pending.name, self.recorder.observer.warn
+        try:
+            yield
+        except EngineStartError as error:
+            self.starts_left[name] = 0
+            self.recorder.store.note("starts", name, status="failed", reason=str(error))
+            warn(f"{name}: {error}")
+        except EngineLostError as error:
+            self.starts_left[name] -= 1
+            warn(f"{name}: {error}")
+            if lost is not None and pending and self.starts_left[name]:
+                lost.append(pending)
 
 
-def _serve(
-    job: Job, pending: PendingWork, starts_left: MutableMapping[str, int], place: str
-) -> None:
-    """Start servers until nothing is pending or the variant has used up ``starts_left``."""
-    while pending and starts_left[pending.name]:
-        job.observer.stage("serve", f"{pending.name} ({place})")
-        pending.warmed.clear()
-        with absorb_engine_failure(job, pending, starts_left), serve_one(job, pending) as server:
-            _measure(job, server, pending)
-        place = "started again"
-
-
-def _serve_together(
-    job: Job,
-    works: Sequence[PendingWork],
-    starts_left: MutableMapping[str, int],
-    after: Callable[[str], None],
-) -> None:
-    """One start of each at the same time; then one is measured while the others idle.
-
-    A variant whose server is lost keeps its ``pending`` work, and so do those that are compared
-    with it: they are not measured here.
-    """
-    up: list[tuple[PendingWork, Server]] = []
-    lost: list[PendingWork] = []
-    with serve_together([_start(job, pending) for pending in works], job.observer) as outcomes:
-        for pending, outcome in zip(works, outcomes, strict=True):
-            with absorb_engine_failure(job, pending, starts_left, lost):
-                if isinstance(outcome, EngineStartError):
-                    raise outcome
-                pending.start = _store_start(job, outcome, pending.resolved)
-                up.append((pending, outcome))
-                ready = human_duration(outcome.start.ready_s)
-                job.observer.note(
-                    f"{pending.name} ready in {ready}, one of {len(works)} that came up together"
-                )
-            if not starts_left[pending.name]:
-                after(pending.name)
-        for pending, server in up:
-            waits = any(_waits_for(job, pending, each) for each in lost)
-            if waits or not pending or not starts_left[pending.name]:
-                continue
-            with absorb_engine_failure(job, pending, starts_left, lost):
-                server.ensure_alive()
-                _measure(job, server, pending)
-            after(pending.name)
-
-
-def _waits_for(job: Job, pending: PendingWork, lost: PendingWork) -> bool:
-    return pending is lost or is_held_against(job, pending.resolved, lost.resolved)
-
-
-@contextmanager
-def absorb_engine_failure(
-    job: Job,
-    pending: PendingWork,
-    starts_left: MutableMapping[str, int],
-    lost: list[PendingWork] | None = None,
-) -> Iterator[None]:
-    """A server that does not start, or dies, reduces ``starts_left`` and does not end the run.
-
-    What still has pending work and may be started again is added to ``lost``.
-    """
-    try:
-        yield
-    except EngineStartError as error:
-        starts_left[pending.name] = 0
-        job.store.note("starts", pending.name, status="failed", reason=str(error))
-        job.observer.warn(f"{pending.name}: {error}")
-    except EngineLostError as error:
-        starts_left[pending.name] -= 1
-        job.observer.warn(f"{pending.name}: {error}")
-        if lost is not None and pending and starts_left[pending.name]:
-            lost.append(pending)
-
-
-def _start(job: Job, pending: PendingWork) -> Start:
+def _start(store: RunStore, engines: Engines, pending: PendingWork) -> Start:
     return Start(
-        engine=job.engine_for(pending.resolved.engine),
+        engine=engines(pending.resolved.engine),
         resolved=pending.resolved,
-        log=job.store.path("logs", f"{pending.name}.log"),
+        log=store.path("logs", f"{pending.name}.log"),
     )
 
 
 @contextmanager
-def serve_one(job: Job, pending: PendingWork) -> Iterator[Server]:
-    """One server from start to end."""
-    start = _start(job, pending)
-    job.observer.waiting("starting", start.log)
+def serve(recorder: Recorder, engines: Engines, pending: PendingWork) -> Iterator[Server]:
+    """Start one server, record its start, and end it."""
+    observer = recorder.observer
+    start = _start(recorder.store, engines, pending)
+    observer.waiting("starting", start.log)
     serving = start.engine.serve(start.resolved, log=start.log)
-    with watched(serving, job.observer.warn) as server:
-        pending.start = _store_start(job, server, pending.resolved)
-        job.observer.note(f"ready in {human_duration(server.start.ready_s)}")
+    with watched(serving, observer.warn) as server:
+        _store_start(recorder.store, server, pending)
+        observer.note(f"ready in {human_duration(server.start.ready_s)}")
         yield server
 
 
-def _store_start(job: Job, server: Server, resolved: ResolvedEngine) -> int:
-    """Store the start and return its number."""
-    profile = get_profile(resolved.engine)
+def _store_start(store: RunStore, server: Server, pending: PendingWork) -> None:
+    """Store the start; its number is that of the ``pending`` work."""
+    profile = get_profile(pending.resolved.engine)
     facts = profile.read_log(server.log_text())
     declared = profile.read_declared(server.base_url)
-    return store_start(job.store, resolved.variant.name, server.start, (facts, declared))
+    pending.start = store_start(store, pending.name, server.start, (facts, declared))
 
 
-def _measure(job: Job, server: Server, pending: PendingWork) -> None:
-    """Load and quality on a running server; removes what it tried."""
+def _measure(plan: Plan, recorder: Recorder, server: Server, pending: PendingWork) -> None:
+    """Measure load and quality on a running server; what was tried is no longer pending."""
     try:
-        measure_lengths(job, server, pending.resolved)
+        measure_lengths(plan, recorder, server, pending.resolved)
         if pending.search:
             pending.search = False
-            find_rate(job, server, pending.resolved)
-        measure_cells(job, server, pending)
-        measure_rest(job, server, pending)
+            find_rate(plan, recorder, server, pending.resolved)
+        measure_cells(plan, recorder, server, pending)
+        measure_rest(plan, recorder, server, pending)
     finally:
-        store_facts(job, server, pending)
+        store_facts(recorder.store, server, pending)
 
 
-def measure_rest(job: Job, server: Server, pending: PendingWork) -> None:
-    """The quality check, if it is pending."""
+def measure_rest(plan: Plan, recorder: Recorder, server: Server, pending: PendingWork) -> None:
+    """Check the answers, if that is pending."""
     if pending.quality:
         pending.quality = False
-        measure_variant_quality(job, server, pending.resolved)
+        measure_variant_quality(plan, recorder, server, pending.resolved)
 
 
-def store_facts(job: Job, server: Server, pending: PendingWork) -> None:
+def store_facts(store: RunStore, server: Server, pending: PendingWork) -> None:
     """Store what the server's log says by now."""
     facts = get_profile(pending.resolved.engine).read_log(server.log_text())
-    job.store.put("facts", pending.name, facts)
+    store.put("facts", pending.name, facts)
 
 
-def measure_cells(job: Job, server: Server, pending: PendingWork) -> None:
+def measure_cells(plan: Plan, recorder: Recorder, server: Server, pending: PendingWork) -> None:
     """Run the pending trials on a running server, and store each with its log lines."""
+    resolved, load = pending.resolved, plan.spec.load
     for point, trial in list(pending.trials):
-        job.observer.progress(
-            f"{pending.name} trials", pending.of - len(pending.trials), pending.of
-        )
-        warm, first = point not in pending.warmed, not pending.warmed
+        done = pending.of - len(pending.trials)
+        recorder.observer.progress(f"{pending.name} trials", done, pending.of)
+        warmup = 0
+        if point not in pending.warmed:
+            warmup = warmup_requests(load, point, first=not pending.warmed)
         pending.warmed.add(point)
-        plan = trial_plan(job, pending.resolved, point, trial, warm=warm, first=first)
+        sent = trial_plan(plan, recorder.store, resolved, point, trial, warmup=warmup)
         pending.trials.remove((point, trial))
         before = len(server.log_text())
         try:
             record = run_trial(
                 server.base_url,
                 server.model_name,
-                plan=plan,
+                plan=sent,
                 memory=server.memory_bytes,
                 alive=server.ensure_alive,
             )
         except (TrialLost, TrialInterrupted) as error:
-            _store_trial(job, replace(error.record, batch_size=point), pending.start)
+            _store_trial(recorder, replace(error.record, batch_size=point), pending.start)
             raise
         record = replace(record, batch_size=point)
-        _store_trial(job, record, pending.start)
-        notices = get_profile(pending.resolved.engine).read_log(server.log_text()[before:]).notices
-        _store_notices(job, record, notices)
+        _store_trial(recorder, record, pending.start)
+        notices = get_profile(resolved.engine).read_log(server.log_text()[before:]).notices
+        _store_notices(recorder.store, record, notices)
 
 
-def _store_trial(job: Job, record: TrialRecord, start: int) -> None:
+def _store_trial(recorder: Recorder, record: TrialRecord, start: int) -> None:
     record = replace(record, start=start)
     key = trial_key(record.variant, record.batch_size, record.trial)
     usable = record.status == "complete" and record.health.valid
-    job.store.put("trials", key, record, status="complete" if usable else "failed")
+    recorder.store.put("trials", key, record, status="complete" if usable else "failed")
     if not usable:
-        job.observer.warn(f"{key}: {record.failure or record.health.reason}")
+        recorder.observer.warn(f"{key}: {record.failure or record.health.reason}")
 
 
-def _store_notices(job: Job, record: TrialRecord, notices: tuple[str, ...]) -> None:
-    """Notable log lines of the trial's time: a kernel compiled late, for one."""
+def _store_notices(store: RunStore, record: TrialRecord, notices: tuple[str, ...]) -> None:
+    """Store notable log lines of the trial's time: a kernel compiled late, for one."""
     key = trial_key(record.variant, record.batch_size, record.trial)
     trial_notices = TrialNotices(
         variant=record.variant, batch_size=record.batch_size, trial=record.trial, notices=notices
     )
-    job.store.put("notices", key, trial_notices)
+    store.put("notices", key, trial_notices)

@@ -12,7 +12,8 @@ from whet.core.errors import EngineLostError
 from whet.core.protocols import Server
 from whet.core.records import OutputLengths, PlannedRequest, ResolvedEngine
 from whet.core.spec import Spec
-from whet.flow.run.measure.context import Job
+from whet.core.store import RunStore
+from whet.flow.run.plan import Plan, Recorder
 from whet.flow.run.traffic.logged import stored_part
 from whet.load import TrialPlan, Workload, run_trial, sample_turns
 from whet.load.plan import describe_requests, to_call
@@ -21,18 +22,21 @@ from whet.load.workload import SAMPLED_TURNS
 _IN_FLIGHT: Final = 32
 
 
-def output_lengths(job: Job) -> tuple[int, ...]:
-    """The measured lengths; none where they are a share of the prompt's."""
-    stored = job.store.get("lengths", "answers", OutputLengths)
+def output_lengths(store: RunStore) -> tuple[int, ...]:
+    """Return the measured lengths; none where they are a share of the prompt's."""
+    stored = store.get("lengths", "answers", OutputLengths)
     return () if stored is None else stored.tokens
 
 
-def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
+def measure_lengths(
+    plan: Plan, recorder: Recorder, server: Server, resolved: ResolvedEngine
+) -> None:
     """Let the first server of the run, the baseline's, answer without a length of ours.
 
     Raises ``EngineLostError`` where it answers nothing.
     """
-    if not lacks_lengths(job):
+    spec = plan.spec
+    if not lacks_lengths(spec, recorder.store):
         return
     requests = tuple(
         PlannedRequest(
@@ -41,11 +45,11 @@ def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
             max_tokens=tokens,
             prefix_id=None,
             shared_tokens=0,
-            temperature=job.spec.workload.temperature,
+            temperature=spec.workload.temperature,
         )
-        for index, (prompt, tokens) in enumerate(_prompts(job))
+        for index, (prompt, tokens) in enumerate(_prompts(plan))
     )
-    facts = describe_requests(requests, block_size=job.block_size(resolved.variant), seed=0)
+    facts = describe_requests(requests, block_size=plan.block_size(resolved.variant), seed=0)
     record = run_trial(
         server.base_url,
         server.model_name,
@@ -54,7 +58,7 @@ def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
             batch_size=_IN_FLIGHT,
             trial=0,
             workload=Workload(requests=requests, facts=facts),
-            request_timeout_s=job.spec.load.request_timeout_s,
+            request_timeout_s=spec.load.request_timeout_s,
             calls=tuple(replace(to_call(request), ignore_eos=False) for request in requests),
             require_counters=False,
         ),
@@ -67,17 +71,17 @@ def measure_lengths(job: Job, server: Server, resolved: ResolvedEngine) -> None:
         raise EngineLostError(
             f"{resolved.variant.name} answered none of {len(requests)} requests; see its log"
         )
-    job.observer.note(
+    recorder.observer.note(
         f"{len(tokens)} answers have {sum(tokens) / len(tokens):.0f} tokens on average; every "
         "variant writes as many"
     )
     lengths = OutputLengths(variant=resolved.variant.name, tokens=tokens)
-    job.store.put("lengths", "answers", lengths)
+    recorder.store.put("lengths", "answers", lengths)
 
 
-def lacks_lengths(job: Job) -> bool:
-    """Whether answers have the model's own length, and it is still to be measured."""
-    return _are_natural(job.spec) and not job.store.done("lengths", "answers")
+def lacks_lengths(spec: Spec, store: RunStore) -> bool:
+    """Return whether answers have the model's own length, and it is still to be measured."""
+    return _are_natural(spec) and not store.done("lengths", "answers")
 
 
 def _are_natural(spec: Spec) -> bool:
@@ -86,16 +90,18 @@ def _are_natural(spec: Spec) -> bool:
     return spec.load.trace is None and spec.workload.output_lengths == "natural"
 
 
-def _prompts(job: Job) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Prompts to answer, and how many tokens each answer has at most."""
-    spec = job.spec
-    if job.inputs.traffic is None or spec.traffic is None:
-        turns = sample_turns(job.inputs.pool, job.tokenizer, spec.workload, spec.model.variables)
+def _prompts(plan: Plan) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield prompts to answer, and how many tokens each answer has at most."""
+    spec = plan.spec
+    if plan.inputs.traffic is None or spec.traffic is None:
+        turns = sample_turns(plan.inputs.pool, plan.tokenizer, spec.workload, spec.model.variables)
         for prompt in turns:
             yield prompt, spec.workload.max_output_tokens
         return
-    rows = [each.request for each in stored_part(job.inputs.traffic, "load")[:SAMPLED_TURNS]]
-    rendered = load_encoder(job.tokenizer, variables=spec.model.chat_template_kwargs).ids_many(rows)
+    rows = [each.request for each in stored_part(plan.inputs.traffic, "load")[:SAMPLED_TURNS]]
+    rendered = load_encoder(plan.tokenizer, variables=spec.model.chat_template_kwargs).ids_many(
+        rows
+    )
     for request, ids in zip(rows, rendered, strict=True):
         if not isinstance(ids, TemplateProblem):
             yield tuple(ids.tolist()), request.max_tokens or spec.traffic.max_output_tokens

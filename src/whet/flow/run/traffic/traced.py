@@ -15,7 +15,7 @@ from whet.core.load_point import Rate
 from whet.core.records import RateSearch
 from whet.core.spec import LoadSpec
 from whet.core.units import ns_to_s
-from whet.flow.run.measure.context import Job
+from whet.flow.run.plan import Plan, Recorder
 from whet.load.arrivals import Arrivals
 from whet.load.logged_call import marked, unsent_fields
 from whet.load.sources.request import BenchLoad, BenchRequest, Target
@@ -104,25 +104,26 @@ def log_problems(load: LoadSpec, tokenizer: Path, longest: int) -> Iterator[str]
         )
 
 
-def store_points(job: Job) -> None:
+def store_points(plan: Plan, recorder: Recorder) -> None:
     """Store the log's own rate as what every variant is measured at, if nothing is searched."""
-    log = read_log(job.spec.load)
+    load, observer = plan.spec.load, recorder.observer
+    log = read_log(load)
     if log is None:
         return
-    job.observer.note(
+    observer.note(
         f"{log.whole.path} ({log.whole.form}): {plural(len(log.beginning.rows), 'request')} in "
-        f"{job.spec.load.seconds:g} s, {log.rate}"
+        f"{load.seconds:g} s, {log.rate}"
         + (f"; {log.whole.left_out_text}" if log.whole.left_out or log.whole.bad_lines else "")
     )
     requests = (row.request for row in log.beginning.rows if row.request is not None)
     for doubt in filter(None, (*log.whole.doubts, unsent_fields(requests))):
-        job.observer.warn(doubt)
-    if job.spec.load.find is not None:
+        observer.warn(doubt)
+    if load.find is not None:
         return
-    for item in job.resolved:
+    for item in plan.resolved:
         name = item.variant.name
         search = RateSearch(variant=name, tried=(), points=(log.rate,), log_rate=log.rate)
-        job.store.put("rates", name, search)
+        recorder.store.put("rates", name, search)
 
 
 def build_log_load(

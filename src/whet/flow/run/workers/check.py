@@ -10,13 +10,13 @@ from whet.core.load_point import Rate
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine
 from whet.engines.starved import watched
-from whet.flow.run.measure.context import Job
 from whet.flow.run.traffic.lengths import measure_lengths
 from whet.flow.run.traffic.workload import trial_plan
 from whet.flow.run.workers.messages import (
     CheckOrder,
     Done,
     FromWorker,
+    Job,
     Ready,
     Speed,
     ToWorker,
@@ -42,16 +42,16 @@ def serve_check(
 
     Raises ``EngineStartError`` and ``EngineLostError``.
     """
-    log = job.store.path("logs", "worker-check.log")
-    serving = job.engine_for(order.resolved.engine).serve(order.resolved, log=log)
-    with watched(serving, job.observer.warn) as server:
+    log = job.recorder.store.path("logs", "worker-check.log")
+    serving = job.engines(order.resolved.engine).serve(order.resolved, log=log)
+    with watched(serving, job.recorder.observer.warn) as server:
         if order.lengths:
-            measure_lengths(job, server, order.resolved)
+            measure_lengths(job.plan, job.recorder, server, order.resolved)
         send(Ready())
         first = True
         while isinstance(window := receive(), Window):
-            assert isinstance(job.store, MirrorStore)
-            job.store.seed(window.known, ())
+            assert isinstance(job.recorder.store, MirrorStore)
+            job.recorder.store.seed(window.known, ())
             send(_measure(_short(job, window.per_slot), server, order, window, first=first))
             first = False
         assert isinstance(window, Done)
@@ -59,14 +59,22 @@ def serve_check(
 
 def _short(job: Job, per_slot: int) -> Job:
     """The job with windows as short as a check's."""
-    load = job.spec.load
+    load = job.plan.spec.load
     short = {"requests_per_slot": per_slot, "seconds": min(load.seconds, _RATE_S)}
-    spec = job.spec.model_copy(update={"load": load.model_copy(update=short)})
-    return replace(job, spec=spec)
+    spec = job.plan.spec.model_copy(update={"load": load.model_copy(update=short)})
+    return replace(job, plan=replace(job.plan, spec=spec))
 
 
 def _measure(job: Job, server: Server, order: CheckOrder, window: Window, *, first: bool) -> Speed:
-    plan = trial_plan(job, order.resolved, order.point, window.trial, warm=first, first=first)
+    warmup = job.plan.spec.load.warmup_requests if first else 0
+    plan = trial_plan(
+        job.plan,
+        job.recorder.store,
+        order.resolved,
+        order.point,
+        window.trial,
+        warmup=warmup,
+    )
     record = run_trial(
         server.base_url,
         server.model_name,

@@ -12,7 +12,6 @@ from whet.core.errors import EngineError
 from whet.core.load_point import Rate
 from whet.core.records import WorkerCheck, WorkerSpeed
 from whet.core.run import Run
-from whet.flow.run.measure.context import Job
 from whet.flow.run.traffic.lengths import lacks_lengths
 from whet.flow.run.workers.check import PER_SLOT, window_trial
 from whet.flow.run.workers.keeper import Keeper, known_entries
@@ -22,6 +21,7 @@ from whet.flow.run.workers.messages import (
     Ended,
     Entry,
     FromWorker,
+    Job,
     Line,
     Ready,
     Speed,
@@ -49,12 +49,12 @@ def check_workers(job: Job, pool: Pool) -> bool:
     labels = tuple(sorted(each.label for each in pool.members))
     if len(labels) < 2:
         return False
-    stored = job.store.get(KIND, "all", WorkerCheck)
+    stored = job.recorder.store.get(KIND, "all", WorkerCheck)
     if stored is None or not set(labels) <= set(stored.workers):
         stored = _Check(job, pool, labels).make()
-        job.store.put(KIND, "all", stored)
+        job.recorder.store.put(KIND, "all", stored)
     for sentence in describe_check(stored):
-        job.observer.note(sentence)
+        job.recorder.observer.note(sentence)
     return stored.alike
 
 
@@ -68,14 +68,14 @@ class _Check:
         self._job, self._pool, self._labels = job, pool, labels
         self._busy: set[Member] = set(pool.members)
         self._keepers = {each: Keeper(job, each.label) for each in pool.members}
-        self._resolved = job.baseline()
-        self._point = max(Run(job.store).points_of(job.spec.baseline))
+        self._resolved = job.plan.baseline()
+        self._point = max(Run(job.recorder.store).points_of(job.plan.spec.baseline))
         self._lasted: dict[Member, float] = {}
 
     def make(self) -> WorkerCheck:
         """Start the baseline on every worker, and measure it in four windows."""
         name = self._resolved.variant.name
-        self._job.observer.stage("check", f"{name} on every worker at once, on two alone")
+        self._job.recorder.observer.stage("check", f"{name} on every worker at once, on two alone")
         check = WorkerCheck(variant=name, batch_size=self._point, workers=self._labels)
         try:
             speeds = self._measure(sorted(self._busy, key=lambda each: each.label))
@@ -95,14 +95,14 @@ class _Check:
         )
 
     def _measure(self, members: Sequence[Member]) -> tuple[WorkerSpeed, ...]:
-        lengths = lacks_lengths(self._job)
+        lengths = lacks_lengths(self._job.plan.spec, self._job.recorder.store)
         for each in members:
             order = CheckOrder(
                 resolved=self._resolved, point=self._point, lengths=lengths and each is members[0]
             )
             self._pool.send(each, order)
         self._answers(members, Ready)
-        most = self._job.spec.load.requests_per_slot
+        most = self._job.plan.spec.load.requests_per_slot
         before = self._window(members, 0, per_slot := min(most, PER_SLOT))
         if (enough := self._enough(per_slot, most)) > per_slot:  # that window was a rehearsal
             before = self._window(members, 1, per_slot := enough)
@@ -121,7 +121,7 @@ class _Check:
         return lasting(min(self._lasted.values()), per_slot, most)
 
     def _window(self, members: Sequence[Member], number: int, per_slot: int) -> dict[Member, float]:
-        known = known_entries(self._job.store, answers=False)
+        known = known_entries(self._job.recorder.store, answers=False)
         trial = window_trial(self._resolved, number)
         for each in members:
             self._pool.send(each, Window(trial=trial, per_slot=per_slot, known=known))

@@ -10,14 +10,15 @@ from typing import Final
 
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.flags import plain_args
+from whet.core.protocols import Observer
 from whet.core.records import Variant
-from whet.flow.run.measure.context import Job
-from whet.flow.run.measure.rounds import MAX_STARTS, SEARCH, Visit, summarize_cells
+from whet.flow.run.measure.rounds import MAX_STARTS, Session, summarize_cells
+from whet.flow.run.plan import RATE_SEARCH, Engines, Plan, Recorder
 from whet.flow.run.traffic.lengths import lacks_lengths
 from whet.flow.run.workers.check_all import check_workers
 from whet.flow.run.workers.cluster import connect, require_nodes
 from whet.flow.run.workers.keeper import Keeper, known_entries, known_files
-from whet.flow.run.workers.messages import Ended, FromWorker, VisitOrder
+from whet.flow.run.workers.messages import Ended, FromWorker, Job, VisitOrder
 from whet.flow.run.workers.pool import Lost, Member, Pool
 from whet.flow.run.workers.process import as_error
 from whet.flow.run.workers.tracks import Board, split_rounds
@@ -42,38 +43,49 @@ def ray_executor(address: str | None, *, module: str = _PROCESS) -> Iterator[Ray
 class RayExecutor:
     """Gives visits to workers and stores what they send. Made by ``ray_executor``."""
 
+    is_local = False
+
     def __init__(self, ray: ModuleType, *, module: str) -> None:
         self._ray, self._module = ray, module
         self._pool: Pool | None = None
         self._keepers: dict[Member, Keeper] = {}
 
-    def require(self, job: Job) -> None:
-        """Refuse a job that the cluster has no devices for."""
-        if any(resolved.url is not None for resolved in job.resolved):
+    def require(self, plan: Plan, observer: Observer) -> None:
+        """Refuse a plan that the cluster has no devices for."""
+        if any(resolved.url is not None for resolved in plan.resolved):
             raise UsageError(
                 "--executor ray starts a server on each worker, and engine.url is one that runs "
                 "already; leave one of the two out"
             )
-        if job.device.kind == "cpu" and any(n["Resources"].get("GPU") for n in self._ray.nodes()):
+        if plan.device.kind == "cpu" and any(n["Resources"].get("GPU") for n in self._ray.nodes()):
             raise InfeasibleError(
                 "the Ray cluster has GPUs and this machine has none, so the spec was resolved for "
                 "a CPU; run whet on one of the cluster's GPU nodes"
             )
-        nodes = require_nodes(self._ray, gpus_of(job))
-        if job.spec.load.order == "blocks" and sum(node.workers for node in nodes) > 1:
-            job.observer.warn(
+        nodes = require_nodes(self._ray, gpus_of(plan))
+        if plan.spec.load.order == "blocks" and sum(node.workers for node in nodes) > 1:
+            observer.warn(
                 "load.order: blocks is one round, so one worker measures everything; set "
                 "load.order: interleaved to use the others"
             )
 
-    def measure(self, job: Job, rounds: Sequence[Sequence[Visit]]) -> None:
+    def measure(
+        self,
+        plan: Plan,
+        recorder: Recorder,
+        engines: Engines,
+        rounds: Sequence[Sequence[Session]],
+    ) -> None:
         """Make every visit that the run lacks."""
-        if not any(visit.works(job) for turn in rounds for visit in turn):
+        job = Job(plan=plan, recorder=recorder, engines=engines)
+        if not any(visit.pending(recorder.store) for turn in rounds for visit in turn):
             return
         pool = self._open(job)
-        alike = rounds[0][0].title == SEARCH or check_workers(job, pool)
+        alike = rounds[0][0].title == RATE_SEARCH or check_workers(job, pool)
         tracks = split_rounds(rounds, len(pool.members), alike=alike)
-        if lacks_lengths(job) and len(pool.members) > 1:  # the check could not measure them
+        if (
+            lacks_lengths(plan.spec, recorder.store) and len(pool.members) > 1
+        ):  # the check could not measure them
             tracks = [[visit for track in tracks for visit in track]]
         _Measurement(job, pool, self._keepers, tracks).run()
 
@@ -91,18 +103,20 @@ class RayExecutor:
 
     def _open(self, job: Job) -> Pool:
         if self._pool is None:
-            self._pool = Pool(self._ray, job, gpus=gpus_of(job), module=self._module)
+            self._pool = Pool(self._ray, job, gpus=gpus_of(job.plan), module=self._module)
             self._pool.open()
             labels = ", ".join(each.label for each in self._pool.members)
-            job.observer.stage("workers", f"{len(self._pool.members)} of the Ray cluster: {labels}")
+            job.recorder.observer.stage(
+                "workers", f"{len(self._pool.members)} of the Ray cluster: {labels}"
+            )
         return self._pool
 
 
-def gpus_of(job: Job) -> int:
+def gpus_of(plan: Plan) -> int:
     """GPUs of a worker: as many as the largest variant needs, so that each can measure all."""
-    if job.device.kind != "cuda":
+    if plan.device.kind != "cuda":
         return 0
-    return max(_gpus(resolved.variant) for resolved in job.resolved)
+    return max(_gpus(resolved.variant) for resolved in plan.resolved)
 
 
 def _gpus(variant: Variant) -> int:
@@ -120,7 +134,7 @@ class _Measurement:
         job: Job,
         pool: Pool,
         keepers: dict[Member, Keeper],
-        tracks: Sequence[Sequence[Visit]],
+        tracks: Sequence[Sequence[Session]],
     ) -> None:
         self._job, self._pool, self._keepers = job, pool, keepers
         self._board = Board[Member](job, tracks)
@@ -143,7 +157,11 @@ class _Measurement:
     def _give(self, member: Member) -> None:
         """Give an idle worker its next visit that has something to measure."""
         while not self._board.is_busy(member) and (visit := self._board.take(member)):
-            works = [each for each in visit.works(self._job) if self._starts_left[each.name]]
+            works = [
+                each
+                for each in visit.pending(self._job.recorder.store)
+                if self._starts_left[each.name]
+            ]
             if not works:
                 self._board.end(member)
                 continue
@@ -153,8 +171,8 @@ class _Measurement:
                 works=works,
                 starts_left={each.name: self._starts_left[each.name] for each in works},
                 place=", ".join(filter(None, (f"visit {number} of {self._total}", visit.label))),
-                known=known_entries(self._job.store, answers=answers),
-                files=known_files(self._job.store) if answers else (),
+                known=known_entries(self._job.recorder.store, answers=answers),
+                files=known_files(self._job.recorder.store) if answers else (),
             )
             self._keepers[member] = Keeper(self._job, member.label)
             self._orders[member] = order
@@ -178,12 +196,12 @@ class _Measurement:
             self._starts_left[name] = max(0, self._starts_left[name] - (before[name] - left))
         self._keepers.pop(member).close()
         self._board.end(member)
-        self._job.observer.progress("visits", self._total - self._board.left, self._total)
+        self._job.recorder.observer.progress("visits", self._total - self._board.left, self._total)
 
     def _lose(self, member: Member, reason: str) -> None:
         """Its visit goes to another worker, or has failed where it has cost too many."""
         job = self._job
-        job.store.note("workers", member.label, status="failed", reason=reason)
+        job.recorder.store.note("workers", member.label, status="failed", reason=reason)
         visit = self._board.give_back(member)
         if member in self._keepers:
             self._keepers.pop(member).close()
@@ -193,9 +211,9 @@ class _Measurement:
             what = f"{member.label} was lost ({reason}) while it measured {', '.join(names)}"
             for name in names:
                 self._losses[name] += 1
-                summarize_cells(job, name)
+                summarize_cells(job.plan, job.recorder.store, name)
             if max(self._losses[name] for name in names) < MAX_LOSSES:
-                job.observer.warn(f"{what}; another worker goes on with it")
+                job.recorder.observer.warn(f"{what}; another worker goes on with it")
             else:
                 self._give_up(names)
         self._pool.fill()
@@ -204,6 +222,6 @@ class _Measurement:
         why = f"{MAX_LOSSES} workers were lost while they measured it"
         for name in names:
             self._starts_left[name] = 0
-            self._job.store.note("starts", name, status="failed", reason=why)
-            self._job.observer.warn(f"{name}: {why}; it is left out")
-            summarize_cells(self._job, name)
+            self._job.recorder.store.note("starts", name, status="failed", reason=why)
+            self._job.recorder.observer.warn(f"{name}: {why}; it is left out")
+            summarize_cells(self._job.plan, self._job.recorder.store, name)

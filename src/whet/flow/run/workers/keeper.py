@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from whet.core.errors import UsageError
 from whet.core.records import WorkloadFacts
+from whet.core.starts import make_room, start_key
 from whet.core.store import RunStore, write_atomic
-from whet.flow.run.measure.context import Job
 from whet.flow.run.measure.rounds import summarize_cells
-from whet.flow.run.measure.schedule import make_room, start_key
-from whet.flow.run.workers.messages import Entry, File, FromWorker, Line, Measured
+from whet.flow.run.workers.messages import Entry, File, FromWorker, Job, Line, Measured
 from whet.flow.run.workers.mirror import FOLDERS
 
 _OF_A_START: Final = ("facts", "declared")
@@ -40,23 +39,23 @@ class Keeper:
         elif isinstance(message, File):
             self._keep_file(message)
         elif isinstance(message, Measured):
-            summarize_cells(self._job, message.variant)
+            summarize_cells(self._job.plan, self._job.recorder.store, message.variant)
         elif isinstance(message, Line):
             first, *rest = message.words
             words = (first, f"{self._worker}: {rest[0]}") if rest else (f"{self._worker}: {first}",)
-            getattr(self._job.observer, message.how)(*words)
+            getattr(self._job.recorder.observer, message.how)(*words)
 
     def close(self) -> None:
         """Append the logs of the visit, each in one piece."""
         for name, parts in self._logs.items():
-            path = self._job.store.path(name)
+            path = self._job.recorder.store.path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab") as file:
                 file.write(b"".join(parts))
         self._logs.clear()
 
     def _keep_entry(self, entry: Entry) -> None:
-        store = self._job.store
+        store = self._job.recorder.store
         if entry.key.startswith("earlier/"):
             return  # ``make_room`` has moved the run's own
         if entry.data is None:
@@ -76,7 +75,7 @@ class Keeper:
         store.put(entry.kind, key, record, status=entry.status)
 
     def _require_same(self, key: str, sha256: str) -> None:
-        earlier = self._job.store.get("workloads", key, WorkloadFacts)
+        earlier = self._job.recorder.store.get("workloads", key, WorkloadFacts)
         if earlier is not None and earlier.sha256 != sha256:
             raise UsageError(
                 f"{self._worker} made other traffic of {key} than the run began with; install the "
@@ -87,7 +86,7 @@ class Keeper:
         if file.path.endswith(".log"):
             self._logs[file.path].append(file.data)
         else:
-            write_atomic(self._job.store.path(file.path), file.data)
+            write_atomic(self._job.recorder.store.path(file.path), file.data)
 
 
 def known_entries(store: RunStore, *, answers: bool) -> tuple[Entry, ...]:

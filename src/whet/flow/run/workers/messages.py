@@ -8,8 +8,17 @@ from typing import Literal
 
 from whet.core.load_point import LoadPoint
 from whet.core.records import ResolvedEngine
-from whet.flow.run.measure.context import Job
 from whet.flow.run.measure.session import PendingWork
+from whet.flow.run.plan import Engines, Plan, Recorder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What a worker measures, with which engines, and where it is recorded."""
+
+    plan: Plan
+    engines: Engines
+    recorder: Recorder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

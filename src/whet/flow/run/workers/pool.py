@@ -14,11 +14,11 @@ from whet._version import __version__
 from whet.core.errors import EngineLostError, InfeasibleError
 from whet.core.protocols import Silent
 from whet.core.store import RunStore
-from whet.flow.run.measure.context import Inputs, Job
+from whet.flow.run.plan import Inputs, Recorder
 from whet.flow.run.traffic.logged import TIMES
 from whet.flow.run.workers.actor import Place
 from whet.flow.run.workers.cluster import Node, alive_nodes, kill_workers, start_worker
-from whet.flow.run.workers.messages import FromWorker, Setup, ToWorker
+from whet.flow.run.workers.messages import FromWorker, Job, Setup, ToWorker
 
 _PATIENCE_S: Final = 60.0
 """For a worker to start, and for a node to come back after the last is lost."""
@@ -73,7 +73,7 @@ class Pool:
                 raise InfeasibleError(next(iter(self._refused)))
         late = [each for each in self._members if not each.label]
         for each in late:
-            self._job.observer.warn(
+            self._job.recorder.observer.warn(
                 f"a worker of the node {each.node.address} did not start within "
                 f"{_PATIENCE_S:.0f} s; its devices are in use or it is gone"
             )
@@ -131,11 +131,13 @@ class Pool:
 
     def _start(self, node: Node) -> None:
         actor = start_worker(self._ray, node, self._module)
-        expected = actor.describe.remote(__version__, self._job.target.weights_sha256, self._paths)
+        expected = actor.describe.remote(
+            __version__, self._job.plan.target.weights_sha256, self._paths
+        )
         self._members.append(Member(node=node, actor=actor, expected=expected))
 
     def _welcome(self, member: Member, place: Place) -> None:
-        where, own, other = place.host, self._job.device, place.device
+        where, own, other = place.host, self._job.plan.device, place.device
         problem = place.problem
         if (own.kind, own.name) != (other.kind, other.name):
             problem = (
@@ -144,11 +146,11 @@ class Pool:
             )
         if problem is not None:
             self._refused.add(f"the worker on {where} {problem}")
-            self._job.observer.warn(f"the worker on {where} {problem}")
+            self._job.recorder.observer.warn(f"the worker on {where} {problem}")
             self._drop(member)
             return
         if place.nice > 0:
-            self._job.observer.warn(
+            self._job.recorder.observer.warn(
                 f"the worker on {where} runs at nice {place.nice}, so other processes go before "
                 "it; start its node with RAY_worker_niceness=0"
             )
@@ -199,25 +201,25 @@ def _setup(job: Job) -> Setup:
     inputs: dict[str, str] = {}
     files: dict[str, bytes] = {}
     for each in fields(Inputs):
-        path: Path | None = getattr(job.inputs, each.name)
+        path: Path | None = getattr(job.plan.inputs, each.name)
         if path is not None and path.exists():
             inputs[each.name] = each.name + path.suffix
             files[inputs[each.name]] = path.read_bytes()
-    if job.inputs.traffic is not None:
-        files[TIMES] = (job.inputs.traffic.parent / TIMES).read_bytes()
-    bare = replace(job, store=RunStore(job.store.root), observer=Silent())
-    return Setup(job=bare, inputs=inputs, files=files)
+    if job.plan.inputs.traffic is not None:
+        files[TIMES] = (job.plan.inputs.traffic.parent / TIMES).read_bytes()
+    bare = Recorder(store=RunStore(job.recorder.store.root), observer=Silent())
+    return Setup(job=replace(job, recorder=bare), inputs=inputs, files=files)
 
 
 def _paths(job: Job) -> Iterable[str]:
     """Folders and files that have to be on every node: the target, then the others."""
-    yield job.target.path
+    yield job.plan.target.path
     named: Mapping[str, None] = {}
-    for resolved in job.resolved:
+    for resolved in job.plan.resolved:
         variant = resolved.variant
         named = {**named, variant.model_path: None, **{path: None for _, path in variant.loras}}
         if variant.speculation is not None and variant.speculation.draft_path is not None:
             named = {**named, variant.speculation.draft_path: None}
     yield from named
-    if job.spec.load.trace is not None:
-        yield str(job.spec.load.trace.resolve())
+    if job.plan.spec.load.trace is not None:
+        yield str(job.plan.spec.load.trace.resolve())

@@ -27,14 +27,15 @@ import psutil
 
 from whet.core import errors
 from whet.core.errors import Interrupted, WhetError
-from whet.flow.run.measure.context import Inputs, Job
-from whet.flow.run.measure.session import visit
+from whet.flow.run.measure.session import SessionRunner
+from whet.flow.run.plan import Inputs, Recorder
 from whet.flow.run.workers.check import serve_check
 from whet.flow.run.workers.frames import read_frame, write_message
 from whet.flow.run.workers.messages import (
     CheckOrder,
     Ended,
     FromWorker,
+    Job,
     Measured,
     Setup,
     ToWorker,
@@ -104,11 +105,10 @@ def _job(setup: Setup, root: Path, send: Callable[[FromWorker], None]) -> Job:
         each.name: folder / file if (file := setup.inputs.get(each.name)) else None
         for each in fields(Inputs)
     }
-    return replace(
-        setup.job,
-        store=MirrorStore(root, send),
-        observer=SendingObserver(send),
-        inputs=Inputs(**paths),
+    return Job(
+        plan=replace(setup.job.plan, inputs=Inputs(**paths)),
+        engines=setup.job.engines,
+        recorder=Recorder(store=MirrorStore(root, send), observer=SendingObserver(send)),
     )
 
 
@@ -116,7 +116,7 @@ def _carry_out(
     job: Job, order: ToWorker, receive: Receive, send: Callable[[FromWorker], None]
 ) -> None:
     """One order to its ``Ended``, whatever happens in it."""
-    store = job.store
+    store = job.recorder.store
     assert isinstance(store, MirrorStore)
     starts_left: dict[str, int] = {}
     error: BaseException | None = None
@@ -124,13 +124,13 @@ def _carry_out(
         if isinstance(order, VisitOrder):
             store.seed(order.known, order.files)
             starts_left = order.starts_left
-            visit(
-                job,
-                order.works,
-                starts_left,
-                order.place,
+            SessionRunner(
+                plan=job.plan,
+                recorder=job.recorder,
+                engines=job.engines,
+                starts_left=starts_left,
                 after=lambda name: send(Measured(variant=name)),
-            )
+            ).run(order.works, order.place)
         elif isinstance(order, CheckOrder):
             serve_check(job, order, receive, send)
     except BaseException as caught:  # the driver raises it

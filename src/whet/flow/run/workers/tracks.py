@@ -8,16 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from whet.flow.run.measure.context import Job
-from whet.flow.run.measure.quality import is_held_against
-from whet.flow.run.measure.rounds import SEARCH, Visit
+from whet.flow.run.measure.quality import needs_answers_of
+from whet.flow.run.measure.rounds import Session
+from whet.flow.run.plan import RATE_SEARCH
+from whet.flow.run.workers.messages import Job
 
 Owner = TypeVar("Owner")
 
 
 def split_rounds(
-    rounds: Sequence[Sequence[Visit]], workers: int, *, alike: bool
-) -> list[list[Visit]]:
+    rounds: Sequence[Sequence[Session]], workers: int, *, alike: bool
+) -> list[list[Session]]:
     """Visits by device: each list is made on one, in its order.
 
     A round on one device is a block: the difference between two of its variants holds nothing of
@@ -28,7 +29,7 @@ def split_rounds(
     compare nothing.
     """
     title = rounds[0][0].title if rounds and rounds[0] else ""
-    if title == SEARCH:
+    if title == RATE_SEARCH:
         return [[each] for turn in rounds for each in turn]
     paired = len(rounds) - len(rounds) % (2 * workers)
     alone = paired + (len(rounds) - paired) // workers * workers
@@ -42,17 +43,17 @@ def split_rounds(
 
 @dataclass(eq=False, slots=True)
 class _Track(Generic[Owner]):
-    visits: deque[Visit]
+    visits: deque[Session]
     owner: Owner | None = None
 
 
 class Board(Generic[Owner]):
     """The visits that are left. A track belongs to whoever takes its first visit."""
 
-    def __init__(self, job: Job, tracks: Sequence[Sequence[Visit]]) -> None:
+    def __init__(self, job: Job, tracks: Sequence[Sequence[Session]]) -> None:
         self._job = job
         self._tracks = [_Track[Owner](visits=deque(track)) for track in tracks]
-        self._taken: dict[Owner, tuple[_Track[Owner], Visit]] = {}
+        self._taken: dict[Owner, tuple[_Track[Owner], Session]] = {}
         self._left = [visit for track in tracks for visit in track]
 
     @property
@@ -69,7 +70,7 @@ class Board(Generic[Owner]):
         """Whether a visit of theirs has not ended."""
         return owner in self._taken
 
-    def take(self, owner: Owner) -> Visit | None:
+    def take(self, owner: Owner) -> Session | None:
         """Their next visit; None while nothing is left for them, or all of it has to wait."""
         for track in self._candidates(owner):
             if track.visits and self._may_start(track.visits[0]):
@@ -79,13 +80,13 @@ class Board(Generic[Owner]):
                 return visit
         return None
 
-    def end(self, owner: Owner) -> Visit:
+    def end(self, owner: Owner) -> Session:
         """Their visit has been made."""
         _, visit = self._taken.pop(owner)
         self._left.remove(visit)
         return visit
 
-    def give_back(self, owner: Owner) -> Visit | None:
+    def give_back(self, owner: Owner) -> Session | None:
         """They are gone: their visit is the first of a track that another may take."""
         for track in self._tracks:
             if track.owner == owner:
@@ -100,16 +101,18 @@ class Board(Generic[Owner]):
         own = [track for track in self._tracks if track.owner == owner and track.visits]
         yield from own or (track for track in self._tracks if track.owner is None)
 
-    def _may_start(self, visit: Visit) -> bool:
+    def _may_start(self, visit: Session) -> bool:
         """Whether the answers that this visit's are held against are there, or will never be."""
-        works = [each for each in visit.works(self._job) if each.quality]
+        works = [each for each in visit.pending(self._job.recorder.store) if each.quality]
         before = [
             other
             for other in self._left
-            if other.turn == visit.turn and other.place < visit.place and other.works(self._job)
+            if other.round == visit.round
+            and other.position < visit.position
+            and other.pending(self._job.recorder.store)
         ]
         return not any(
-            is_held_against(self._job, pending.resolved, resolved)
+            needs_answers_of(pending.resolved, resolved, baseline=self._job.plan.spec.baseline)
             for pending in works
             for other in before
             for resolved, _ in other.group

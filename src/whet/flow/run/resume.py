@@ -10,12 +10,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
+from whet.core.keys import trial_key
 from whet.core.load_point import LoadPoint
 from whet.core.records import ModelFacts, ResolvedEngine, TrialRecord
 from whet.core.records.codec import STORED
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import RunStore, read_record
-from whet.flow.run.measure.context import Job, trial_key
 
 _FIXED_ON_RESUME = (
     "model",
@@ -27,38 +27,36 @@ _FIXED_ON_RESUME = (
     "quality",
     "baseline",
 )
-
-
 REPEATS: Final = 2
 """Fresh starts that repeat an invalid trial: a server that was asked before may remember it."""
 
 
 def missing_trials(
-    job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
+    store: RunStore, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
 ) -> list[tuple[LoadPoint, int]]:
-    """The (load, trial) pairs that the run does not hold yet; all others are skipped."""
+    """Return the (load, trial) pairs that the run does not hold yet; all others are skipped."""
     name = resolved.variant.name
-    return [cell for cell in cells if not job.store.done("trials", trial_key(name, *cell))]
+    return [cell for cell in cells if not store.done("trials", trial_key(name, *cell))]
 
 
 def invalid_trials(
-    job: Job, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
+    store: RunStore, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
 ) -> list[tuple[LoadPoint, int]]:
-    """The (load, trial) pairs that are to be repeated, ``REPEATS`` times at most."""
+    """Return the (load, trial) pairs that are to be repeated, ``REPEATS`` times at most."""
     name = resolved.variant.name
     keyed = ((cell, trial_key(name, *cell)) for cell in cells)
-    records = ((cell, job.store.get("trials", key, TrialRecord)) for cell, key in keyed)
+    records = ((cell, store.get("trials", key, TrialRecord)) for cell, key in keyed)
     return [cell for cell, record in records if record is not None and record.is_invalid]
 
 
-def lacks_quality(job: Job, resolved: ResolvedEngine) -> bool:
-    """Whether a variant's answers are still to be checked."""
-    return not job.store.done("quality", resolved.variant.name)
+def lacks_quality(store: RunStore, resolved: ResolvedEngine) -> bool:
+    """Return whether a variant's answers are still to be checked."""
+    return not store.done("quality", resolved.variant.name)
 
 
-def lacks_rates(job: Job, resolved: ResolvedEngine) -> bool:
-    """Whether a variant's highest rate is still to be searched."""
-    return not job.store.done("rates", resolved.variant.name)
+def lacks_rates(store: RunStore, resolved: ResolvedEngine) -> bool:
+    """Return whether a variant's highest rate is still to be searched."""
+    return not store.done("rates", resolved.variant.name)
 
 
 def refuse_changes(spec: Spec, store: RunStore) -> None:
@@ -97,13 +95,13 @@ def store_model(role: str, facts: ModelFacts, store: RunStore) -> None:
 
 
 def _measured(data: Mapping[str, Any], key: str) -> Any:
-    """The part of the spec that the figures depend on; ``load.together`` is not one."""
+    """Return the part of the spec that the figures depend on; ``load.together`` is not one."""
     part = data.get(key)
     return {k: v for k, v in part.items() if k != "together"} if key == "load" and part else part
 
 
 def _stored_spec(path: Path) -> dict[str, Any]:
-    """The stored spec; a key of a later version has its default."""
+    """Return the stored spec; a key of a later version has its default."""
     data = read_record(path, dict[str, Any])
     with suppress(ValidationError):
         return Spec.model_validate(data, context=STORED).model_dump(mode="json")

@@ -1,6 +1,6 @@
 """``whet run --budget``: predictions choose which variants and loads are measured.
 
-The baseline is measured first, at its predicted best load and beside it: it gives the lengths of
+The baseline is measured first, at its predicted best load and next to it: it gives the lengths of
 answers, and a first correction. ``predict.search`` then starts one variant after another. What it
 leaves out stays in the report as predicted.
 """
@@ -10,29 +10,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from whet.core.errors import EngineLostError, EngineStartError, MeasurementError, UsageError
+from whet.core.keys import trial_key
 from whet.core.load_point import Rate
-from whet.core.protocols import Server
 from whet.core.records import PredictedCell, PredictedVariant, ResolvedEngine, TrialRecord
 from whet.core.run import Run
 from whet.core.units import human_duration
 from whet.flow.run.conclude.results import cells_of_variant, store_cells
-from whet.flow.run.measure.context import Job, trial_key
-from whet.flow.run.measure.resume import REPEATS, invalid_trials, lacks_quality, missing_trials
-from whet.flow.run.measure.session import (
-    PendingWork,
-    measure_cells,
-    measure_rest,
-    serve_one,
-    store_facts,
-)
-from whet.flow.run.traffic.lengths import measure_lengths
+from whet.flow.run.plan import Plan, Recorder
+from whet.flow.run.search.measurer import LoadMeasurer, Measurer
 from whet.flow.run.traffic.workload import trial_plan
 from whet.metrics import CellContext, summarise
 from whet.predict.hardware import known_name, sheet_of
@@ -50,51 +42,60 @@ _NEAR: Final = 0.1
 """An invalid trial this much dearer than the cheapest cell, or less, is repeated."""
 
 
-def measure_within(job: Job, budget_s: float) -> None:
+def measure_within(plan: Plan, recorder: Recorder, measurer: Measurer, budget_s: float) -> None:
     """Measure the baseline, then what the search chooses, and store what it leaves out.
 
     ``UsageError`` for a load that is not a list of batch sizes.
     """
-    load = job.spec.load
+    load = plan.spec.load
     if load.find is not None or any(isinstance(point, Rate) for point in load.points):
         raise UsageError("--budget searches batch sizes; leave load.find, rates and traces out")
     outcome = Outcome()
-    race = _Race(job, budget_s, outcome)
+    budget = _BudgetSearch(plan, recorder, measurer, budget_s, outcome)
     try:
-        race.measure_baseline()
+        budget.measure_baseline()
     except CannotMeasure as error:
         raise MeasurementError(f"the baseline has no figures to search from: {error}") from error
-    arms = [race.arm(item) for item in job.resolved]
-    search(arms, race.visit, budget_s=budget_s, outcome=outcome)
-    race.close(arms)
+    arms = [budget.arm(item) for item in plan.resolved]
+    search(arms, budget.serve, budget_s=budget_s, outcome=outcome)
+    budget.close(arms)
 
 
-class _Race:
-    def __init__(self, job: Job, budget_s: float, outcome: Outcome) -> None:
-        self.job, self.budget_s, self.outcome = job, budget_s, outcome
-        self.sizes = sorted(int(point) for point in job.spec.load.points)
-        self.resolved = {item.variant.name: item for item in job.resolved}
-        self.calibration: Calibration = calibration_of(known_name(job.device) or job.device.name)
-        self.start_s: list[float] = []
+class _BudgetSearch:
+    def __init__(
+        self,
+        plan: Plan,
+        recorder: Recorder,
+        measurer: Measurer,
+        budget_s: float,
+        outcome: Outcome,
+    ) -> None:
+        self.plan, self.measurer, self.outcome = plan, measurer, outcome
+        self.store, self.observer = recorder.store, recorder.observer
+        self.budget_s = budget_s
+        self.sizes = sorted(int(point) for point in plan.spec.load.points)
+        self.resolved = {item.variant.name: item for item in plan.resolved}
+        self.calibration: Calibration = calibration_of(known_name(plan.device) or plan.device.name)
+        self.sessions: list[LoadMeasurer] = []
         self.began = time.monotonic()
 
     def measure_baseline(self) -> None:
         """The baseline's answers, without which no request is known, then its best load."""
-        baseline = self.job.baseline()
+        baseline = self.plan.baseline()
         blind = Arm(
             name=baseline.variant.name,
             features=frozenset(),
             costs=dict.fromkeys(self.sizes, 1.0),
             start_s=_START_S,
         )
-        with self.visit(blind) as measure:
+        with self.serve(blind) as measure:
             measure(self.sizes[len(self.sizes) // 2])
             climb(self.arm(baseline), measure, self.outcome, budget_s=self.budget_s)
 
     def arm(self, resolved: ResolvedEngine) -> Arm:
         """The predictions of a variant, stored once, as the search takes them."""
         name = resolved.variant.name
-        record = self.job.store.get("predicted", name, PredictedVariant)
+        record = self.store.get("predicted", name, PredictedVariant)
         if record is None or not record.cells:
             cells = tuple(self._predict(resolved, size) for size in self.sizes)
             measured = () if record is None else record.measured
@@ -105,30 +106,31 @@ class _Race:
                 source=self.calibration.text,
                 measured=measured,
             )
-            self.job.store.put("predicted", name, record)
-        limit_ms = self.job.spec.objective.recommend_ttft_ms
+            self.store.put("predicted", name, record)
+        limit_ms = self.plan.spec.objective.recommend_ttft_ms
         costs = {int(cell.batch_size): cell.cost_per_1m_tokens for cell in record.cells}
         met = {
             int(cell.batch_size): cell.cost_per_1m_tokens
             for cell in record.cells
             if cell.ttft_ms <= limit_ms
         }
-        start_s = float(np.median(self.start_s)) if self.start_s else _START_S
+        ready_s = [each for session in self.sessions for each in session.ready_s]
+        start_s = float(np.median(ready_s)) if ready_s else _START_S
         features = _features(resolved)
         return Arm(name=name, features=features, costs=met or costs, start_s=start_s)
 
     def _predict(self, resolved: ResolvedEngine, size: int) -> PredictedCell:
         """One cell, for the very requests that it would be sent; several engines share them."""
-        job, run = self.job, Run(self.job.store)
-        variant = resolved.variant
-        settings = read_settings(variant, target=job.target, device=job.device)
-        work = variant_work(run, variant, job.target, settings)
+        plan, run, variant = self.plan, Run(self.store), resolved.variant
+        settings = read_settings(variant, target=plan.target, device=plan.device)
+        work = variant_work(run, variant, plan.target, settings)
         speculation = variant.speculation
         k = 0 if speculation is None else speculation.num_tokens
         length = (1 - _ACCEPTED ** (k + 1)) / (1 - _ACCEPTED)
-        draft = draft_of(run, variant, job.target, settings, size, length=length)
-        model = StepModel(work, sheet_of(job.device), self.calibration.coefficients, draft=draft)
-        plan = trial_plan(job, resolved, size, 0, warm=False, first=True)
+        draft = draft_of(run, variant, plan.target, settings, size, length=length)
+        sheet, coefficients = sheet_of(plan.device), self.calibration.coefficients
+        model = StepModel(work, sheet, coefficients, draft=draft)
+        sent = trial_plan(plan, self.store, resolved, size, 0, warmup=0)
         requests = [
             Request(
                 prompt=len(each.prompt_token_ids),
@@ -138,9 +140,9 @@ class _Race:
                 else 0,
                 prefix=hash(each.prefix_id),
             )
-            for each in plan.workload.requests
+            for each in sent.workload.requests
         ]
-        limits = limits_of(variant, settings, None, job.device)
+        limits = limits_of(variant, settings, None, plan.device)
         engines = engines_of(variant, settings)
         mine, in_flight = requests[::engines], math.ceil(size / engines)
         result = simulate(mine, model, limits, in_flight=in_flight)
@@ -149,103 +151,70 @@ class _Race:
         tpot = [each.tpot_s for each in timed if each.request.output > 1]
         return PredictedCell(
             batch_size=size,
-            cost_per_1m_tokens=job.spec.hardware.price_usd_per_hour / 3600 / tokens_per_s * 1e6,
+            cost_per_1m_tokens=plan.spec.hardware.price_usd_per_hour / 3600 / tokens_per_s * 1e6,
             ttft_ms=1e3 * float(np.mean([each.ttft_s for each in timed])),
             tpot_ms=1e3 * float(np.mean(tpot)) if tpot else 0.0,
         )
 
     @contextmanager
-    def visit(self, arm: Arm) -> Iterator[Callable[[int], Measured]]:
+    def serve(self, arm: Arm) -> Iterator[Callable[[int], Measured]]:
         """A variant's server, started when a load is not stored; its answers are checked too."""
-        job, resolved = self.job, self.resolved[arm.name]
-        pending = PendingWork(
-            resolved=resolved,
-            trials=[],
-            quality=lacks_quality(job, resolved),
-            of=len(arm.costs),
+        opened = self.measurer.open_on_demand(
+            self.plan, self.resolved[arm.name], label=self._time_used
         )
-        with ExitStack() as stack:
-            server: list[Server] = []
+        try:
+            with opened as session:
+                self.sessions.append(session)
 
-            def measure(load: int) -> Measured:
-                began = time.monotonic()
-                for again in range(1 + REPEATS):
-                    wanted = self._is_worth_repeating if again else self._is_missing
-                    if not wanted(resolved, load):
-                        break
-                    if again:
-                        stack.close()  # one server at a time, and a fresh one does not remember
-                        server.clear()
-                    if not server:
-                        server.append(self._start(stack, pending))
-                    pending.trials.append((load, 0))
-                    measure_cells(job, server[0], pending)
-                self._note_load(arm.name, load)
-                return self._measured(arm.name, load, time.monotonic() - began)
+                def measure(load: int) -> Measured:
+                    began = time.monotonic()
+                    session.measure(load, self._is_worth_repeating)
+                    self._note_load(arm.name, load)
+                    return self._measured(arm.name, load, time.monotonic() - began)
 
-            try:
                 yield measure
-                if pending.quality and not server:  # stopped before its answers were checked
-                    server.append(self._start(stack, pending))
-                if server:
-                    measure_rest(job, server[0], pending)
-                    store_facts(job, server[0], pending)
-            except EngineStartError as error:
-                job.store.note("starts", arm.name, status="failed", reason=str(error))
-                self._note_load(arm.name, arm.best_load)
-                self._fail(arm.name, str(error))
-            except EngineLostError as error:
-                self._fail(arm.name, str(error))
-            finally:
-                store_cells(job.store, cells_of_variant(Run(job.store), arm.name))
-                # Checking answers takes time as well.
-                self.outcome.seconds = max(self.outcome.seconds, time.monotonic() - self.began)
+        except EngineStartError as error:
+            self._note_load(arm.name, arm.best_load)
+            self._fail(arm.name, str(error))
+        except EngineLostError as error:
+            self._fail(arm.name, str(error))
+        finally:
+            store_cells(self.store, cells_of_variant(Run(self.store), arm.name))
+            # Checking answers takes time as well.
+            self.outcome.seconds = max(self.outcome.seconds, time.monotonic() - self.began)
 
-    def _is_missing(self, resolved: ResolvedEngine, load: int) -> bool:
-        return bool(missing_trials(self.job, resolved, [(load, 0)]))
-
-    def _is_worth_repeating(self, resolved: ResolvedEngine, load: int) -> bool:
-        """Whether the trial is invalid and its cell may still be the cheapest, by its figures."""
-        if not invalid_trials(self.job, resolved, [(load, 0)]):
-            return False
-        trial = self.job.store.get("trials", trial_key(resolved.variant.name, load, 0), TrialRecord)
-        assert trial is not None
+    def _is_worth_repeating(self, trial: TrialRecord) -> bool:
+        """Return whether the cell of an invalid trial may still be the cheapest, by its figures."""
         valid = replace(trial, health=replace(trial.health, valid=True))
-        price = self.job.spec.hardware.price_usd_per_hour
+        price = self.plan.spec.hardware.price_usd_per_hour
         context = CellContext(price_usd_per_hour=price, memory_kind="device")
         cost, best = summarise([valid], cell=context).cost_per_1m_tokens, self.outcome.best
         return best is None or cost is None or cost.value <= (1 + _NEAR) * best[2].cost
 
-    def _start(self, stack: ExitStack, pending: PendingWork) -> Server:
-        pending.warmed.clear()
+    def _time_used(self) -> str:
         used = human_duration(time.monotonic() - self.began)
-        place = f"{used} of {human_duration(self.budget_s)}"
-        self.job.observer.stage("serve", f"{pending.name} ({place})")
-        server = stack.enter_context(serve_one(self.job, pending))
-        self.start_s.append(server.start.ready_s)
-        measure_lengths(self.job, server, pending.resolved)
-        return server
+        return f"{used} of {human_duration(self.budget_s)}"
 
     def _fail(self, name: str, reason: str) -> None:
-        self.job.observer.warn(f"{name}: {reason}")
+        self.observer.warn(f"{name}: {reason}")
         raise CannotMeasure(reason)
 
     def _note_load(self, name: str, load: int) -> None:
         """The load is one of the run's now."""
-        record = self.job.store.get("predicted", name, PredictedVariant)
+        record = self.store.get("predicted", name, PredictedVariant)
         if record is None:  # the baseline, before anything can be predicted
             errors = tuple(self.calibration.errors.items())
             source = self.calibration.text
             record = PredictedVariant(variant=name, cells=(), errors=errors, source=source)
         if load not in record.measured:
             measured = tuple(sorted((*record.measured, load)))
-            self.job.store.put("predicted", name, replace(record, measured=measured))
-        store_cells(self.job.store, cells_of_variant(Run(self.job.store), name))
+            self.store.put("predicted", name, replace(record, measured=measured))
+        store_cells(self.store, cells_of_variant(Run(self.store), name))
 
     def _measured(self, name: str, load: int, seconds: float) -> Measured:
         """The cell against the objective; one without figures costs infinitely much."""
-        cell, objective = Run(self.job.store).cell(name, load), self.job.spec.objective
-        trial = self.job.store.get("trials", trial_key(name, load, 0), TrialRecord)
+        cell, objective = Run(self.store).cell(name, load), self.plan.spec.objective
+        trial = self.store.get("trials", trial_key(name, load, 0), TrialRecord)
         if cell is None or cell.cost_per_1m_tokens is None or trial is None:
             return Measured(cost=math.inf, met=False, seconds=seconds)
         limits = (
@@ -261,7 +230,7 @@ class _Race:
 
     def close(self, arms: Sequence[Arm]) -> None:
         """Store why the others were not measured, and what was measured says of all loads."""
-        outcome, known = self.outcome, Run(self.job.store).predicted
+        outcome, known = self.outcome, Run(self.store).predicted
         left = [arm for arm in arms if not known[arm.name].measured]
         if any(math.isfinite(cell.cost) for *_, cell in outcome.cells):
             means, deviations = corrections(arms, arms, outcome)
@@ -272,10 +241,10 @@ class _Race:
                     factor=math.exp(mean),
                     spread=math.expm1(deviation),
                 )
-                self.job.store.put("predicted", arm.name, record)
+                self.store.put("predicted", arm.name, record)
         best = outcome.best
         named = "nothing that meets the objective" if best is None else f"{best[0]} at {best[1]}"
-        self.job.observer.note(
+        self.observer.note(
             f"{outcome.stopped}: {named} is the cheapest so far, {len(left)} variants were left out"
         )
 

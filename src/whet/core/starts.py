@@ -1,0 +1,72 @@
+"""The stored report of every start of a variant's server."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Final
+
+from whet.core.records import Declared, EngineFacts, StartFacts
+from whet.core.store import RunStore
+
+_RECORDS: Final[tuple[tuple[str, type[StartFacts | EngineFacts | Declared]], ...]] = (
+    ("starts", StartFacts),
+    ("facts", EngineFacts),
+    ("declared", Declared),
+)
+StartReport = tuple[EngineFacts, Declared | None]
+"""Facts from a start's log and from its endpoints; the latter are None in older runs."""
+
+
+def store_start(store: RunStore, name: str, start: StartFacts, report: StartReport) -> int:
+    """Store a start of a variant's server under the variant's name, as its newest.
+
+    The previous newest start moves to ``<kind>/earlier/<name>/<n>``. Return the start's number:
+    the count of earlier starts of this server in the run.
+    """
+    number = make_room(store, name)
+    facts, declared = report
+    store.put("starts", name, start)
+    store.put("facts", name, facts)
+    if declared is not None:
+        store.put("declared", name, declared)
+    return number
+
+
+def make_room(store: RunStore, name: str) -> int:
+    """Move the newest start of a variant's server to the earlier ones; the next start's number."""
+    number = _count_earlier(store, name)
+    if store.get("starts", name, StartFacts) is None:
+        return 0
+    for kind, cls in _RECORDS:
+        before = store.get(kind, name, cls)
+        if before is not None:
+            store.put(kind, _earlier(name, number), before)
+    return number + 1
+
+
+def start_key(store: RunStore, name: str, number: int) -> str:
+    """The store's key of a start by its number."""
+    newest = _count_earlier(store, name)
+    return name if number >= newest else _earlier(name, number)
+
+
+def _count_earlier(store: RunStore, name: str) -> int:
+    return next(n for n in count() if store.status("starts", _earlier(name, n)) is None)
+
+
+def every_start(store: RunStore, name: str) -> tuple[StartReport, ...]:
+    """Return the report of each start of a variant's server, in order."""
+    keys = []
+    for n in count():
+        if store.status("starts", key := _earlier(name, n)) is None:
+            break
+        keys.append(key)
+    reports = (
+        (store.get("facts", key, EngineFacts), store.get("declared", key, Declared))
+        for key in (*keys, name)
+    )
+    return tuple((facts, declared) for facts, declared in reports if facts is not None)
+
+
+def _earlier(name: str, number: int) -> str:
+    return f"earlier/{name}/{number}"

@@ -1,0 +1,86 @@
+"""What the stages of a run pass to each other: the plan, rounds of servers, and the recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from whet.core.load_point import LoadPoint
+from whet.core.protocols import Engine, Observer
+from whet.core.provenance import Device
+from whet.core.records import ModelFacts, ResolvedEngine, Variant
+from whet.core.spec import Spec
+from whet.core.store import RunStore
+
+Engines = Callable[[str], Engine]
+"""Makes the engine of a name; each variant may have its own."""
+Cells = tuple[tuple[LoadPoint, int], ...]
+"""(load, trial) pairs in the order of measurement."""
+RATE_SEARCH: Final = "search"
+"""Title of the round in which each server's highest rate is searched."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """The data files of a run: the spec's own, or those written to the run directory.
+
+    ``traffic`` is the sample of the user's log; None where requests are generated from ``pool``.
+    """
+
+    pool: Path
+    traffic: Path | None
+    heldout: Path
+    tasks: Path
+    calibration: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A checked spec with everything resolved; no stage changes it, and nothing has started."""
+
+    spec: Spec
+    device: Device
+    target: ModelFacts
+    inputs: Inputs
+    resolved: tuple[ResolvedEngine, ...]
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder whose tokenizer makes every prompt."""
+        return Path(self.target.path)
+
+    @property
+    def tier(self) -> str:
+        """The hardware tier of prices and the matrix."""
+        return self.spec.hardware.tier or self.device.name
+
+    def baseline(self) -> ResolvedEngine:
+        """Return the variant that everything is compared with."""
+        return next(r for r in self.resolved if r.variant.name == self.spec.baseline)
+
+    def block_size(self, variant: Variant) -> int:
+        """Return the tokens per KV block: the engine flag, else vLLM's default for the device."""
+        flagged = dict(variant.engine_args).get("block_size")
+        return int(flagged) if flagged is not None else {"cpu": 128}.get(self.device.kind, 16)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorder:
+    """Where a run is recorded: its directory, and the observer who is told of progress."""
+
+    store: RunStore
+    observer: Observer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """Servers that come up one after the other, each with what it measures."""
+
+    servers: tuple[tuple[ResolvedEngine, Cells], ...]
+
+
+def quantized_path(root: Path, recipe: str) -> Path:
+    """Return the folder of a recipe's checkpoint in the run directory ``root``."""
+    return (root / "checkpoints" / recipe).resolve()
