@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from whet.checkpoint import locate
@@ -15,37 +14,43 @@ from whet.core.records import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.units import human_bytes, human_duration
 from whet.data import write_inputs
+from whet.flow.quantize.options import QuantizeOptions
 from whet.flow.quantize.serve_check import CannotServe, check_serving
 from whet.quant.suitability import recipe_problem
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SingleRequest:
-    """The options of one ``whet quantize``."""
-
-    model: str
-    out: Path
-    recipe: RecipeSpec
-    device: str | None = None
-    serve_check: bool = True
-
-
-def quantize_single(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint:
+def quantize_single(
+    model: str, out: Path, options: QuantizeOptions, observer: Observer
+) -> QuantizedCheckpoint:
     """Write the checkpoint, from the built-in text where the recipe has no calibration file.
 
     Raises what ``whet.quant.quantize`` raises, and ``EngineStartError`` where the installed engine
     does not load the checkpoint, which is not deleted.
     """
-    observer.stage("quantize", request.recipe.title)
-    done = _quantize(request, observer)
+    from whet.quant import quantize
+
+    recipe = options.recipe_spec()
+    observer.stage("quantize", recipe.title)
+    folder = locate(model)
+    if (problem := recipe_problem(folder, recipe)) is not None:
+        raise QuantizationError(problem)
+    with _calibration(recipe) as calibration:
+        done = quantize(
+            folder,
+            out,
+            recipe,
+            calibration=calibration,
+            progress=lambda step, total: observer.progress("layers", step, total),
+            device=options.device,
+        )
     observer.note(
         f"{done.path}: {human_bytes(done.weight_bytes)}, {done.bits_per_weight:.2f} bits "
         f"a weight, written by {done.writer} in {human_duration(done.seconds)}"
     )
     for sentence in done.warnings:
         observer.warn(sentence)
-    if request.serve_check:
-        serve_check(done, request.recipe, observer)
+    if options.after.serve_check:
+        serve_check(done, recipe, observer)
     return done
 
 
@@ -70,23 +75,6 @@ def serve_check(done: QuantizedCheckpoint, recipe: RecipeSpec, observer: Observe
     kernels = ", ".join(check.kernels) or "the log names no weight kernel"
     observer.note(f"{check.engine}: {kernels}; ready in {human_duration(check.ready_s)}")
     observer.note(f"it answered {check.answer!r}")
-
-
-def _quantize(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint:
-    from whet.quant import quantize
-
-    folder, recipe = locate(request.model), request.recipe
-    if (problem := recipe_problem(folder, recipe)) is not None:
-        raise QuantizationError(problem)
-    with _calibration(recipe) as calibration:
-        return quantize(
-            folder,
-            request.out,
-            recipe,
-            calibration=calibration,
-            progress=lambda step, total: observer.progress("layers", step, total),
-            device=request.device,
-        )
 
 
 @contextmanager
