@@ -13,7 +13,7 @@ from tests.prompts.planted import planted_log
 from whet.cli.observer import ConsoleObserver
 from whet.demo import pair_paths
 from whet.engines.vllm import find_installed
-from whet.flow.prompts import ReplayRequest, replay_prompts
+from whet.flow.prompts import replay_prompts
 from whet.prompts.analyse import PromptLog, PromptQuestion, analyse, predict
 
 pytestmark = [
@@ -39,11 +39,15 @@ def test_a_log_is_replayed_as_it_is_and_with_the_fixes(tmp_path: Path) -> None:
         "as the log is": [prompt.ids for prompt in prompts],
         "with the fixes": [p.ids for p in log.fixed(prompts, variables, kinds)],
     }
-    request = ReplayRequest(
-        target=str(TARGET), prompts=sets, block_size=BLOCK, log=tmp_path / "replay.log"
-    )
     with ConsoleObserver() as observer:
-        sent, fixed = replay_prompts(request, partial(predict, BLOCK), observer)
+        sent, fixed = replay_prompts(
+            str(TARGET),
+            sets,
+            partial(predict, BLOCK),
+            block_size=BLOCK,
+            log=tmp_path / "replay.log",
+            observer=observer,
+        )
     assert sent.predicted == analysis.hits
     assert fixed.predicted == analysis.best
     for replayed in (sent, fixed):

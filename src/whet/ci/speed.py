@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final
 
@@ -32,43 +31,21 @@ def speed_checks(sides: Sides) -> Iterator[Check]:
         yield Check(group="speed", name="loads", verdict="unknown", sentence=_no_load(sides))
     lost = {load: check for load in sides.loads if (check := sides.lost_cell(load)) is not None}
     yield from lost.values()
-    for metric in (*SPEED, *COUNTED):
-        tables = _tables(sides, metric)
-        for load in sides.loads:
-            if load not in lost and tables.pair.reference.starts((sides.variant, load)):
-                yield _compared(sides, metric, tables, load)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Tables:
-    """One metric of both runs. ``shared`` is of a counter whose trials sent the same requests:
-    counters follow the requests and not the time, so equal trials are paired."""
-
-    pair: RunPair
-    shared: StartTable | None
-
-    def ratio(self, cell: Cell) -> Estimate | None:
-        """Candidate ÷ baseline."""
-        if self.shared is None:
-            return self.pair.ratio(cell)
-        variant, load = cell
-        before, after = ((f"{side}/{variant}", load) for side in ("baseline", "candidate"))
-        change = self.shared.difference(before, after, family=0)
-        return None if change is None else change.ratio
-
-
-def _tables(sides: Sides, metric: Metric) -> _Tables:
     runs = sides.baseline, sides.candidate
-    before, after = (start_table(run, metric.name) for run in runs)
-    is_paired = metric in COUNTED and same_traffic(*runs)
-    return _Tables(
-        pair=RunPair(reference=before, candidate=after),
-        shared=shared_table(*runs, metric.name) if is_paired else None,
-    )
+    for metric in (*SPEED, *COUNTED):
+        before, after = (start_table(run, metric.name) for run in runs)
+        pair = RunPair(reference=before, candidate=after)
+        is_paired = metric in COUNTED and same_traffic(*runs)
+        shared = shared_table(*runs, metric.name) if is_paired else None
+        for load in sides.loads:
+            if load not in lost and before.starts((sides.variant, load)):
+                yield _compared(sides, metric, pair, shared, load)
 
 
-def _compared(sides: Sides, metric: Metric, tables: _Tables, load: LoadPoint) -> Check:
-    cell, pair, is_counter = (sides.variant, load), tables.pair, metric in COUNTED
+def _compared(
+    sides: Sides, metric: Metric, pair: RunPair, shared: StartTable | None, load: LoadPoint
+) -> Check:
+    cell, is_counter = (sides.variant, load), metric in COUNTED
     before, after = (_figure(table, cell) for table in (pair.reference, pair.candidate))
     ratio: Estimate | None = None
     verdict: GateVerdict
@@ -77,7 +54,7 @@ def _compared(sides: Sides, metric: Metric, tables: _Tables, load: LoadPoint) ->
     elif after is None:
         verdict, sentence, after = _without_figure(sides, metric, load)
     else:
-        ratio = tables.ratio(cell)
+        ratio = pair.ratio(cell) if shared is None else _paired_ratio(shared, cell)
         verdict, sentence = _judged(ratio, metric, sides.max_regression)
         if verdict == "unknown" and not is_counter and ratio is not None and ratio.low is not None:
             sentence += _more_starts(pair, cell, metric.limit(sides.max_regression))
@@ -89,6 +66,16 @@ def _compared(sides: Sides, metric: Metric, tables: _Tables, load: LoadPoint) ->
         sentence=f"{before} → {after}{unit}; {sentence}",
         change=ratio,
     )
+
+
+def _paired_ratio(shared: StartTable, cell: Cell) -> Estimate | None:
+    """Candidate ÷ baseline of a counter whose trials sent the same requests.
+
+    Counters follow the requests and not the time, so equal trials are paired.
+    """
+    before, after = ((f"{side}/{cell[0]}", cell[1]) for side in ("baseline", "candidate"))
+    change = shared.difference(before, after, family=0)
+    return None if change is None else change.ratio
 
 
 def _without_figure(sides: Sides, metric: Metric, load: LoadPoint) -> tuple[GateVerdict, str, str]:

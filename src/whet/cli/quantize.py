@@ -23,24 +23,17 @@ def quantize(
 
     The format is compressed-tensors. For NF4 and GGUF, --scheme prints the command of their tools.
     """
-    from whet.flow.quantize.checkpoint import SingleRequest, quantize_single
+    from whet.flow.quantize.checkpoint import quantize_single
     from whet.flow.quantize.other_tools import require_own_scheme
     from whet.flow.quantize.publish import push, require_login
 
     options.refuse_misfits()
     require_own_scheme(options.recipe.scheme, model, out)
     after = options.after
-    request = SingleRequest(
-        model=model,
-        out=out,
-        recipe=options.recipe_spec(),
-        device=options.device,
-        serve_check=after.serve_check,
-    )
     if after.push_to_hub is not None:
         require_login(after.push_to_hub)
     with output.observer() as observer:
-        quantize_single(request, observer)
+        quantize_single(model, out, options, observer)
         if after.push_to_hub is not None:
             repository, public = after.push_to_hub, after.public
             observer.note(push(out, repository, public=public, observer=observer, base=model))

@@ -47,17 +47,10 @@ def quantize(
 
     Raises ``UsageError``, ``CheckpointError``, ``QuantizationError`` and ``EngineStartError``.
     """
-    from whet.flow.quantize.checkpoint import SingleRequest, quantize_single
+    from whet.flow.quantize.checkpoint import quantize_single
 
     options.refuse_misfits()
-    request = SingleRequest(
-        model=model,
-        out=Path(out),
-        recipe=options.recipe_spec(),
-        device=options.device,
-        serve_check=options.after.serve_check,
-    )
-    return quantize_single(request, observer or Silent())
+    return quantize_single(model, Path(out), options, observer or Silent())
 
 
 def bench(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -40,47 +40,43 @@ Predict = Callable[[Sequence[Ids], int | None], HitTokens]
 """The hits of prompts one after another in an empty cache of so many KV blocks."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplayRequest:
-    """What to replay: each set of prompts by name, one request at a time, on ``target``.
-
-    ``log`` is the path of the server's log.
-    """
-
-    target: str
-    prompts: Mapping[str, Sequence[Ids]]
-    block_size: int
-    log: Path
-
-
 def replay_prompts(
-    request: ReplayRequest, predict: Predict, observer: Observer
+    target: str,
+    sets: Mapping[str, Sequence[Ids]],
+    predict: Predict,
+    *,
+    block_size: int,
+    log: Path,
+    observer: Observer,
 ) -> tuple[ReplayResult, ...]:
-    """Serve the target in 16 bit and replay each set; raises ``EngineError`` where that fails."""
-    longest = max(len(ids) for prompts in request.prompts.values() for ids in prompts)
+    """Serve ``target`` in 16 bit and replay each set of prompts, one request at a time.
+
+    ``log`` is the path of the server's log. Raises ``EngineError`` where that fails.
+    """
+    longest = max(len(ids) for prompts in sets.values() for ids in prompts)
     on_cpu, pool = find_device().kind == "cpu", get_profile(EngineSpec().name).cpu_pool_variable
     spec = EngineSpec(
-        args={"block_size": request.block_size},
+        args={"block_size": block_size},
         env={pool: _CPU_POOL_GIB} if on_cpu and pool else {},
     )
-    variant = plain_variant(locate(request.target), spec, max_model_len=longest + 1, eager=on_cpu)
+    variant = plain_variant(locate(target), spec, max_model_len=longest + 1, eager=on_cpu)
     try:
         engine, resolved = resolve_alone(replace(variant, name="replay", prefix_cache=True), spec)
     except CannotServe as error:
         raise EngineStartError(f"the replay cannot be served here: {error}") from error
-    observer.stage("verify", ", ".join(request.prompts))
-    with watched(engine.serve(resolved, log=request.log), observer.warn) as server:
+    observer.stage("verify", ", ".join(sets))
+    with watched(engine.serve(resolved, log=log), observer.warn) as server:
         observer.note(f"ready in {human_duration(server.start.ready_s)}")
         facts = get_profile(resolved.engine).read_log(server.log_text())
         tokens = facts.kv_cache_tokens
-        blocks = tokens // request.block_size - 1 if tokens else None
+        blocks = tokens // block_size - 1 if tokens else None
         return tuple(
             judge_replay(
                 what,
                 predict(prompts, blocks),
-                replay(server, what, prompts, request.block_size),
+                replay(server, what, prompts, block_size),
             )
-            for what, prompts in request.prompts.items()
+            for what, prompts in sets.items()
         )
 
 

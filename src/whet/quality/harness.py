@@ -1,8 +1,4 @@
-"""lm-evaluation-harness against a server: run ``lm_eval`` as a process, read its samples, compare.
-
-Scores are the gate's own: paired by document and prompt, with McNemar's exact test, for grades a
-sign-flip permutation test.
-"""
+"""lm-evaluation-harness: run ``lm_eval`` as a process and score its samples as the gate's own."""
 
 from __future__ import annotations
 
@@ -175,15 +171,15 @@ def compare_harness(
             gaps.append(f"{name}: the baseline has no document with the same prompt")
             continue
         sides = [[side[key] for key in keys] for side in (values, before)]
-        graded = not yes_or_no([*sides[0], *sides[1]])
+        by_grade = not yes_or_no([*sides[0], *sides[1]])
         here, old = (
-            {key: _answer(name, key, side[key], graded=graded) for key in keys}
+            {key: _answer(name, key, side[key], by_grade=by_grade) for key in keys}
             for side in (values, before)
         )
         scores.append(score_task(name, list(here.values()), {} if baseline is None else old))
     return tuple(scores), tuple(gaps)
 
 
-def _answer(task: str, key: str, value: float, *, graded: bool) -> TaskAnswer:
-    grade = value if graded else None
+def _answer(task: str, key: str, value: float, *, by_grade: bool) -> TaskAnswer:
+    grade = value if by_grade else None
     return TaskAnswer(id=key, task=task, text="", right=value >= GRADE_IS_RIGHT, grade=grade)

@@ -11,10 +11,11 @@ import pytest
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import FakeEngine
 from whet.core.errors import EngineStartError
-from whet.core.protocols import Silent
+from whet.core.protocols import Observer, Silent
 from whet.core.records import ResolvedEngine, Variant
-from whet.core.spec import EngineSpec, RecipeSpec
-from whet.flow.quantize.checkpoint import SingleRequest, quantize_single
+from whet.core.spec import EngineSpec
+from whet.flow.quantize.checkpoint import quantize_single
+from whet.flow.quantize.options import QuantizeOptions, RecipeOptions
 
 
 @dataclass
@@ -35,65 +36,69 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> SingleRequest:
-    recipe = RecipeSpec(method="rtn")
-    model = write_tiny_llama(tmp_path / "model")
-    return SingleRequest(model=str(model), out=tmp_path / "out", recipe=recipe, device="cpu")
+def asked(tmp_path: Path) -> Path:
+    """A model, to be written into ``out`` beside it."""
+    return write_tiny_llama(tmp_path / "model")
 
 
-def test_the_engine_answers(asked: SingleRequest, engine: FakeEngine) -> None:
+def quantized(model: Path, observer: Observer) -> None:
+    options = QuantizeOptions(device="cpu", recipe=RecipeOptions(method="rtn"))
+    quantize_single(str(model), model.with_name("out"), options, observer)
+
+
+def test_the_engine_answers(asked: Path, engine: FakeEngine) -> None:
     notes = Notes()
-    quantize_single(asked, notes)
+    quantized(asked, notes)
     assert engine.started == ["out"]
     assert "vllm 0.32.0 on cpu: the log names no weight kernel" in notes.said[1]
     assert notes.said[2] == "it answered 't'"
-    assert not asked.out.with_name("out.serve.log").exists()
+    assert not asked.with_name("out.serve.log").exists()
 
 
 def test_an_engine_that_fails_is_an_error_and_the_checkpoint_stays(
-    asked: SingleRequest, engine: FakeEngine
+    asked: Path, engine: FakeEngine
 ) -> None:
     engine.refuses = {"out"}
     with pytest.raises(
         EngineStartError, match=r"out of memory; .*\. The checkpoint is not deleted"
     ):
-        quantize_single(asked, Silent())
-    assert (asked.out / "model.safetensors").exists()
+        quantized(asked, Silent())
+    assert (asked.with_name("out") / "model.safetensors").exists()
     engine.refuses = set()
     notes = Notes()
-    quantize_single(asked, notes)
+    quantized(asked, notes)
     assert notes.said[-1] == "it answered 't'", "the finished one is not made again"
 
 
 def test_without_an_engine_nothing_is_tried(
-    asked: SingleRequest, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    asked: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def resolve(_variant: Variant, _spec: EngineSpec) -> ResolvedEngine:
         raise EngineStartError("vLLM is not installed; install it: pip install 'whet[gpu]'")
 
     monkeypatch.setattr(engine, "resolve", resolve)
     notes = Notes()
-    quantize_single(asked, notes)
+    quantized(asked, notes)
     assert notes.said[1].startswith("not served: vLLM is not installed")
     assert engine.started == []
 
 
 def test_an_engine_that_says_it_cannot_is_not_started(
-    asked: SingleRequest, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    asked: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "unsupported", lambda _resolved: "no kernel for a CPU")
     notes = Notes()
-    quantize_single(asked, notes)
+    quantized(asked, notes)
     assert notes.said[1] == "not served: no kernel for a CPU"
     assert engine.started == []
 
 
-def test_a_speculation_head_is_not_served_alone(asked: SingleRequest, engine: FakeEngine) -> None:
-    config = Path(asked.model) / "config.json"
+def test_a_speculation_head_is_not_served_alone(asked: Path, engine: FakeEngine) -> None:
+    config = asked / "config.json"
     told = {**json.loads(config.read_text()), "architectures": ["LlamaForCausalLMEagle3"]}
     config.write_text(json.dumps(told))
     notes = Notes()
-    quantize_single(asked, notes)
+    quantized(asked, notes)
     assert engine.started == []
     assert "not served: a speculation head serves beside its target" in notes.said[1]
-    assert f"draft: {asked.out}" in notes.said[1]
+    assert f"draft: {asked.with_name('out')}" in notes.said[1]

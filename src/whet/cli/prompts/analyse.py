@@ -98,7 +98,7 @@ def _verify(
     from functools import partial
     from itertools import islice
 
-    from whet.flow.prompts import ReplayRequest, replay_prompts
+    from whet.flow.prompts import replay_prompts
     from whet.prompts.analyse import predict
 
     count, folder = request
@@ -108,14 +108,12 @@ def _verify(
         sets["with the fixes"] = [p.ids for p in prompts.fixed(first, variables, kinds)]
     block_size = prompts.question.block_size
     return replay_prompts(
-        ReplayRequest(
-            target=prompts.question.target,
-            prompts=sets,
-            block_size=block_size,
-            log=folder / "replay.log",
-        ),
+        prompts.question.target,
+        sets,
         partial(predict, block_size),
-        observer,
+        block_size=block_size,
+        log=folder / "replay.log",
+        observer=observer,
     )
 
 

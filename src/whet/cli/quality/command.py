@@ -9,9 +9,10 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from whet.cli.options import OutputOptions, print_json
-from whet.cli.quality.output import drift_json, print_drift, print_gate, result_json
+from whet.cli.quality.output import print_drift, print_gate, result_json
 from whet.core.errors import MeasurementError, NothingQualifiesError
 from whet.core.format import plural
+from whet.core.records import encode
 from whet.flow.gate.options import QualityOptions
 
 
@@ -70,7 +71,7 @@ def _drift(target: str, golden: Path, options: QualityOptions, output: OutputOpt
         drift = check_golden(target, golden, options, observer)
     print_drift(drift, output.console)
     if output.json:
-        print_json(drift_json(drift))
+        print_json(encode(drift))
     if drift.verdict == "fail":
         raise NothingQualifiesError(
             f"{target} answers other than when {golden} was recorded"

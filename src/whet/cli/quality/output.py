@@ -92,12 +92,6 @@ def print_drift(drift: GoldenDrift, console: Console) -> None:
         console.print(Text(one_line(line)), soft_wrap=True)
 
 
-def drift_json(drift: GoldenDrift) -> dict[str, Any]:
-    """Every field of a drift."""
-    plain: dict[str, Any] = encode(drift)
-    return plain
-
-
 def _table(result: GateResult) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     alone = result.baseline is None

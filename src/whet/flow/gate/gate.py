@@ -49,7 +49,6 @@ from whet.flow.gate.result import GateResult
 from whet.quality import (
     ChecksPlan,
     Measured,
-    PlainReference,
     QualityPlan,
     measure_quality,
     tokens_needed,
@@ -77,16 +76,6 @@ class _Job:
     tokenizer: Path
     heldout: Path
     tasks: Path
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Base:
-    """The measured baseline."""
-
-    side: Endpoint
-    record: QualityRecord
-    plain: PlainReference | None
-    harness: HarnessRun | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +141,7 @@ def _open_job(
 
 def _open_saved(
     options: QualityOptions, folder: Path, observer: Observer, scratch: Path
-) -> tuple[_Job, _Base]:
+) -> tuple[_Job, SavedBaseline]:
     """Read a saved baseline and its questions; only the concurrency comes from ``options``."""
     saved = read_baseline(folder)
     if options.sides.speculative and saved.plain is None:
@@ -173,8 +162,7 @@ def _open_saved(
         tasks=tasks,
     )
     observer.note(f"baseline {saved.side.ref}, saved {saved.taken_at}")
-    base = _Base(side=saved.side, record=saved.record, plain=saved.plain, harness=saved.harness)
-    return job, base
+    return job, saved
 
 
 def _as_baseline(job: _Job, target: Candidate) -> GateResult:
@@ -189,16 +177,24 @@ def _as_baseline(job: _Job, target: Candidate) -> GateResult:
     )
 
 
-def _measure_baseline(job: _Job, candidate: Candidate) -> tuple[_Base, _Judgement]:
+def _measure_baseline(job: _Job, candidate: Candidate) -> tuple[SavedBaseline, _Judgement]:
     with _serve(job, candidate, BASELINE) as server:
         measured = _measure(job, server, _plan(job, BASELINE, server.side))
         run = _harness(job, server, BASELINE)
         server.ensure_alive()
-    base = _Base(side=server.side, record=measured.record, plain=measured.plain, harness=run)
+    base = SavedBaseline.of(
+        server.side,
+        job.quality,
+        job.heldout,
+        taken_at=now(),
+        record=measured.record,
+        plain=measured.plain,
+        harness=run,
+    )
     return base, _judge(base.record, candidate.defects, _scores(run)[1])
 
 
-def _save(job: _Job, base: _Base, judged: _Judgement) -> str | None:
+def _save(job: _Job, base: SavedBaseline, judged: _Judgement) -> str | None:
     """Write the baseline's folder if requested and if the baseline passes."""
     folder = job.options.save
     if folder is None:
@@ -206,26 +202,17 @@ def _save(job: _Job, base: _Base, judged: _Judgement) -> str | None:
     if any(word != "pass" for _, word in judged.verdicts):
         job.observer.warn(f"the baseline is not saved: {judged.reason}")
         return None
-    baseline = SavedBaseline.of(
-        base.side,
-        job.quality,
-        job.heldout,
-        taken_at=now(),
-        record=base.record,
-        plain=base.plain,
-        harness=base.harness,
-    )
     files = BaselineFiles(
         scratch=job.scratch,
         tokenizer=job.tokenizer,
         heldout=job.heldout,
         tasks=job.tasks,
     )
-    write_baseline(folder, baseline, files)
+    write_baseline(folder, base, files)
     return str(folder)
 
 
-def _judged(job: _Job, target: Candidate, base: _Base, *, saved: str | None) -> GateResult:
+def _judged(job: _Job, target: Candidate, base: SavedBaseline, *, saved: str | None) -> GateResult:
     """Ask the target the baseline's questions."""
     refuse_other_tokenizer(target, job.tokenizer)
     with _serve(job, target, TARGET) as server:
@@ -270,7 +257,9 @@ def _serve(job: _Job, candidate: Candidate, name: str) -> AbstractContextManager
     return serve_candidate(candidate, tokens=tokens, spec=EngineSpec(), log=log)
 
 
-def _plan(job: _Job, name: str, side: Endpoint | None, base: _Base | None = None) -> QualityPlan:
+def _plan(
+    job: _Job, name: str, side: Endpoint | None, base: SavedBaseline | None = None
+) -> QualityPlan:
     """Return the plan of one server; without ``side`` only to get its longest request."""
     return QualityPlan(
         variant=name,
@@ -286,13 +275,13 @@ def _plan(job: _Job, name: str, side: Endpoint | None, base: _Base | None = None
     )
 
 
-def _quality(job: _Job, base: _Base | None) -> QualitySpec:
+def _quality(job: _Job, base: SavedBaseline | None) -> QualitySpec:
     """Return the options; only a baseline to be saved takes golden probes."""
     saves = base is None and job.options.save is not None
     return job.quality if saves else job.quality.model_copy(update={"golden_probes": 0})
 
 
-def _checks(job: _Job, side: Endpoint, base: _Base | None) -> ChecksPlan:
+def _checks(job: _Job, side: Endpoint, base: SavedBaseline | None) -> ChecksPlan:
     speculative, saves = job.options.sides.speculative, job.options.save is not None
     reference = base if base is not None and (speculative or side.computes_as(base.side)) else None
     return ChecksPlan(

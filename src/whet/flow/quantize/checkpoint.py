@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from whet.checkpoint import locate, read_facts
@@ -16,39 +16,45 @@ from whet.core.spec import EngineSpec, RecipeSpec
 from whet.core.units import human_bytes, human_duration
 from whet.data import write_inputs
 from whet.engines import engine_for, get_profile
+from whet.flow.quantize.options import QuantizeOptions
 from whet.flow.serving import CannotServe, plain_variant, resolve_alone
 from whet.quant.suitability import recipe_problem
 
 _CHECK_TOKENS = 2048
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SingleRequest:
-    """The options of one ``whet quantize``."""
-
-    model: str
-    out: Path
-    recipe: RecipeSpec
-    device: str | None = None
-    serve_check: bool = True
-
-
-def quantize_single(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint:
+def quantize_single(
+    model: str, out: Path, options: QuantizeOptions, observer: Observer
+) -> QuantizedCheckpoint:
     """Write the checkpoint, from the built-in text where the recipe has no calibration file.
 
     Raises what ``whet.quant.quantize`` raises, and ``EngineStartError`` where the installed engine
     does not load the checkpoint, which is not deleted.
     """
-    observer.stage("quantize", request.recipe.title)
-    done = _quantize(request, observer)
+    from whet.quant import quantize
+
+    recipe = options.recipe_spec()
+    observer.stage("quantize", recipe.title)
+    folder = locate(model)
+    if (problem := recipe_problem(folder, recipe)) is not None:
+        raise QuantizationError(problem)
+    with _calibration(recipe) as calibration:
+        done = quantize(
+            folder,
+            out,
+            recipe,
+            calibration=calibration,
+            progress=lambda step, total: observer.progress("layers", step, total),
+            device=options.device,
+        )
     observer.note(
         f"{done.path}: {human_bytes(done.weight_bytes)}, {done.bits_per_weight:.2f} bits "
         f"a weight, written by {done.writer} in {human_duration(done.seconds)}"
     )
     for sentence in done.warnings:
         observer.warn(sentence)
-    if request.serve_check:
-        serve_check(done, request.recipe, observer)
+    if options.after.serve_check:
+        serve_check(done, recipe, observer)
     return done
 
 
@@ -92,23 +98,6 @@ def _resolve(folder: Path, recipe: RecipeSpec) -> tuple[Engine, ResolvedEngine]:
     length = min(_CHECK_TOKENS, facts.max_position)
     variant = plain_variant(folder, spec, max_model_len=length, scheme=recipe.stored_scheme)
     return resolve_alone(replace(variant, weights=folder.name, recipe_schemes=recipe.schemes), spec)
-
-
-def _quantize(request: SingleRequest, observer: Observer) -> QuantizedCheckpoint:
-    from whet.quant import quantize
-
-    folder, recipe = locate(request.model), request.recipe
-    if (problem := recipe_problem(folder, recipe)) is not None:
-        raise QuantizationError(problem)
-    with _calibration(recipe) as calibration:
-        return quantize(
-            folder,
-            request.out,
-            recipe,
-            calibration=calibration,
-            progress=lambda step, total: observer.progress("layers", step, total),
-            device=request.device,
-        )
 
 
 @contextmanager
