@@ -19,7 +19,7 @@ from tests.engines.conftest import Resolve
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine, Silent
 from whet.core.records import ResolvedEngine
-from whet.engines.launch import Timeouts, serve_process
+from whet.engines.launch import serve_process
 from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together
 
@@ -39,6 +39,7 @@ class Ear(Silent):
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whet.engines.starved._PERIOD_S", 1.0)
+    monkeypatch.setattr("whet.engines.launch._GRACE_S", 0.2)
     for module in ("starved", "together"):
         monkeypatch.setattr(f"whet.engines.{module}.LOOK_S", 0.1)
 
@@ -60,7 +61,7 @@ def sentences(resolved: ResolvedEngine, log: Path) -> list[str]:
     ear = Ear()
     with (
         pytest.raises(EngineStartError),
-        watched(serve_process(resolved, log=log, timeouts=Timeouts(grace_s=0.2)), ear.warn),
+        watched(serve_process(resolved, log=log), ear.warn),
     ):
         pass
     return ear.heard
@@ -88,7 +89,7 @@ def test_each_of_several_starts_is_looked_at(resolve: Resolve, tmp_path: Path) -
         name = "vllm"
 
         def serve(self, resolved: ResolvedEngine, **given: object) -> object:
-            return serve_process(resolved, timeouts=Timeouts(grace_s=0.2), **given)  # type: ignore[arg-type]
+            return serve_process(resolved, **given)  # type: ignore[arg-type]
 
     def wanted(name: str, mode: str) -> Start:
         resolved = resolve(mode, ready_timeout_s=4.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -51,28 +51,25 @@ class HubCheckpoint:
 
 def fetch_all(ref: str, revision: str | None) -> Path:
     """The folder of a hub id with all its files, from the cache or downloaded."""
-    from huggingface_hub import snapshot_download
-
-    with hub_errors(ref, revision):
-        folder = snapshot_download(
-            ref,
-            revision=revision,
-            allow_patterns=[_WEIGHTS, *_SMALL],
-            ignore_patterns=list(_UNWANTED),
-        )
-    return Path(folder)
+    return _fetch(ref, revision, (_WEIGHTS, *_SMALL))
 
 
 def fetch_small_files(ref: str, revision: str | None) -> Path:
     """The folder of a hub id with its configuration and tokenizer, weights only if cached."""
+    _utils().disable_progress_bars()
+    return _fetch(ref, revision, _SMALL)
+
+
+def _fetch(ref: str, revision: str | None, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
-    _utils().disable_progress_bars()
+    unwanted = list(_UNWANTED)
     with hub_errors(ref, revision):
-        folder = snapshot_download(
-            ref, revision=revision, allow_patterns=list(_SMALL), ignore_patterns=list(_UNWANTED)
+        return Path(
+            snapshot_download(
+                ref, revision=revision, allow_patterns=list(patterns), ignore_patterns=unwanted
+            )
         )
-    return Path(folder)
 
 
 def has_weights(folder: Path) -> bool:

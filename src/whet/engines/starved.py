@@ -46,8 +46,6 @@ class _Period:
     server_s: float
     others_s: dict[tuple[int, float, str], float]
     length_s: float
-    looks: int = 0
-    on_disk: int = 0
 
 
 class StartWatch:
@@ -66,9 +64,6 @@ class StartWatch:
             if period is None:
                 self._periods[process] = _begin(tree, _PERIOD_S)
                 continue
-            states = {_state(each) for each in tree}
-            period.looks += 1
-            period.on_disk += psutil.STATUS_DISK_SLEEP in states
             past_s, used_s = time.monotonic() - period.began_s, _used_s() - period.used_s
             if past_s < period.length_s:
                 continue
@@ -125,9 +120,7 @@ def _held(tree: Iterable[psutil.Process]) -> str | None:
 def _why(tree: Iterable[psutil.Process], period: _Period, *, is_busy: bool) -> str:
     if is_busy:
         return f"the machine is busy with {_busiest(tree, period)}; end that, or wait"
-    if 2 * period.on_disk >= period.looks:
-        return "it waits for the disk"
-    return "it waits, and processors are idle: a download, a lock or a device may hold it up"
+    return "it waits, and processors are idle: the disk, a download or a device may hold it up"
 
 
 def _busiest(tree: Iterable[psutil.Process], period: _Period) -> str:

@@ -16,24 +16,16 @@ _BESIDE: Final = re.compile(r"(?i)[^.].*\.(json|jinja|txt|model|tiktoken)|(licen
 _REPLACED: Final = {"config.json", RECORD}
 
 
-def copy_beside(source: Path, folder: Path) -> list[str]:
-    """Copy the tokenizer, generation config and licence byte for byte; returns their names.
+def copy_beside(source: Path, folder: Path) -> None:
+    """Copy the tokenizer, generation config and licence byte for byte.
 
     Weights, code and the model card are not copied: the card describes the 16-bit model.
     """
-    names = sorted(
-        path.name
-        for path in source.iterdir()
-        if path.is_file() and _BESIDE.fullmatch(path.name) and not _is_replaced(path.name)
-    )
     with translate_disk_errors(folder):
-        for name in names:
-            shutil.copyfile(source / name, folder / name)
-    return names
-
-
-def _is_replaced(name: str) -> bool:
-    return name in _REPLACED or name.endswith(".index.json")
+        for path in source.iterdir():
+            replaced = path.name in _REPLACED or path.name.endswith(".index.json")
+            if path.is_file() and _BESIDE.fullmatch(path.name) and not replaced:
+                shutil.copyfile(path, folder / path.name)
 
 
 def write_config(source: Path, folder: Path, quantization: Mapping[str, Any]) -> None:
