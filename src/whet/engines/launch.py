@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Event
 
 from whet.core.errors import EngineLostError, EngineStartError, Interrupted
@@ -89,19 +88,17 @@ def serve_process(
 ) -> Iterator[SpawnedServer]:
     """Spawn ``resolved.argv`` on a free port and yield it once it has generated.
 
-    After a taken port, a damaged compile cache or memory used by another program it is started
-    once more, with an empty cache folder if the cache was damaged. Raises ``EngineStartError`` with
-    the engine's own reason, and ``Interrupted`` if ``stop`` is set before it is ready. May be
+    After a taken port or memory used by another program it is started once more. Raises
+    ``EngineStartError`` with the engine's own reason, and ``Interrupted`` if ``stop`` is set before it is ready. May be
     entered in one thread and left in another.
     """
     stop = stop or Event()
     with ExitStack() as stack:
         slot = stack.enter_context(take_slot())
-        scratch: dict[str, str] = {}
         for attempt in range(1, _ATTEMPTS + 1):
             began = time.monotonic()
             slot.used_before = used_device_bytes() if resolved.device == "cuda" else None
-            process, port = _spawn(resolved, log, scratch)
+            process, port = _spawn(resolved, log)
             stack.callback(process.stop)
             with on_its_way_up(process, resolved.variant.name):
                 outcome = _await_canary(process, resolved, port, stop)
@@ -121,18 +118,12 @@ def serve_process(
             if attempt == _ATTEMPTS or outcome.kind not in RETRIED:
                 raise EngineStartError(outcome.sentence)
             time.sleep(_RETRY_PAUSE_S)
-            if outcome.kind == "compile_cache":
-                folder = TemporaryDirectory(prefix="whet-cache-", ignore_cleanup_errors=True)
-                variable = get_profile(resolved.engine).failures.cache_variable
-                scratch = {variable: stack.enter_context(folder)}
 
 
-def _spawn(
-    resolved: ResolvedEngine, log: Path, scratch: Mapping[str, str]
-) -> tuple[EngineProcess, int]:
+def _spawn(resolved: ResolvedEngine, log: Path) -> tuple[EngineProcess, int]:
     port = free_port()
     argv = [word.replace("{port}", str(port)) for word in resolved.argv]
-    env = {**os.environ, **dict(resolved.env), **dict(resolved.variant.secret_env), **scratch}
+    env = {**os.environ, **dict(resolved.env), **dict(resolved.variant.secret_env)}
     env.pop("VLLM_API_KEY", None)  # the server is on the loopback, and the client sends no key
     return EngineProcess(argv, env=env, log=log, grace_s=_GRACE_S), port
 
