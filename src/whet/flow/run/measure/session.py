@@ -12,7 +12,6 @@ from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.units import human_duration
 from whet.engines import get_profile
-from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together
 from whet.flow.run.measure.context import Job, trial_key
 from whet.flow.run.measure.find_rate import find_rate
@@ -164,8 +163,7 @@ def serve_one(job: Job, pending: PendingWork) -> Iterator[Server]:
     """One server from start to end."""
     start = _start(job, pending)
     job.observer.waiting("starting", start.log)
-    serving = start.engine.serve(start.resolved, log=start.log)
-    with watched(serving, job.observer.warn) as server:
+    with start.engine.serve(start.resolved, log=start.log) as server:
         pending.start = _store_start(job, server, pending.resolved)
         job.observer.note(f"ready in {human_duration(server.start.ready_s)}")
         yield server

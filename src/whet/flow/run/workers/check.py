@@ -9,7 +9,6 @@ from typing import Final
 from whet.core.load_point import Rate
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine
-from whet.engines.starved import watched
 from whet.flow.run.measure.context import Job
 from whet.flow.run.traffic.lengths import measure_lengths
 from whet.flow.run.traffic.workload import trial_plan
@@ -43,8 +42,7 @@ def serve_check(
     Raises ``EngineStartError`` and ``EngineLostError``.
     """
     log = job.store.path("logs", "worker-check.log")
-    serving = job.engine_for(order.resolved.engine).serve(order.resolved, log=log)
-    with watched(serving, job.observer.warn) as server:
+    with job.engine_for(order.resolved.engine).serve(order.resolved, log=log) as server:
         if order.lengths:
             measure_lengths(job, server, order.resolved)
         send(Ready())
