@@ -19,8 +19,13 @@ from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.core.staging import require_space, staged
 from whet.quant.architecture import Architecture
 from whet.quant.calibration import Calibration
-from whet.quant.checkpoint_record import CacheKey, describe, write_record
-from whet.quant.copies import copy_beside, write_config
+from whet.quant.checkpoint_record import (
+    CacheKey,
+    copy_beside,
+    describe,
+    write_config,
+    write_record,
+)
 from whet.quant.experts import FEWEST
 from whet.quant.fold import LinearScales
 from whet.quant.layer import LayerQuantizer, SourceLayer

@@ -12,7 +12,7 @@ from whet.engines.vllm.defects import scores_alone, scoring_defect
 from whet.engines.vllm.deployment import plan_deployment
 from whet.engines.vllm.engine import VllmEngine, find_installed, trial_args
 from whet.engines.vllm.failures import FAILURES
-from whet.engines.vllm.limits import installation_problem
+from whet.engines.vllm.limits import build_problem, not_installed
 from whet.engines.vllm.log import START_LINE, read_log
 from whet.engines.vllm.server_info import read_declared
 
@@ -31,7 +31,7 @@ PROFILE: Final = EngineProfile(
     pages=Pages(sections=signals.SETTING_SECTIONS),
     failures=FAILURES,
     scoring=Scoring(defect=scoring_defect, alone=scores_alone),
-    installation=Installation(find=find_installed, problem=installation_problem),
+    installation=Installation(find=find_installed, missing=not_installed, problem=build_problem),
     planned_engine=lambda planned: VllmEngine(planned=planned),
     plan_deployment=plan_deployment,
     trial_args=trial_args,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
+from itertools import starmap
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -30,7 +31,7 @@ from whet.engines.launch import serve_process
 from whet.engines.machine import without_avx512
 from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import int4_cpu
-from whet.engines.vllm.flags import flag_words
+from whet.engines.vllm.flags import adapter_word, flag_words
 from whet.engines.vllm.hub_words import by_hub_id
 from whet.engines.vllm.layout import SHARED_FOLDER, serve_layout
 from whet.engines.vllm.limits import COMPILERS, api_server_count, limitation, not_installed
@@ -206,12 +207,7 @@ def _lora_words(variant: Variant) -> list[str]:
     words += ["--max-cpu-loras", str(max(at_once, known))]  # vLLM refuses fewer than max-loras
     if variant.lora_rank is not None:
         words += ["--max-lora-rank", str(_rank_allowed(variant.lora_rank))]
-    return [*words, "--lora-modules", *(_module(name, path) for name, path in variant.loras)]
-
-
-def _module(name: str, path: str) -> str:
-    """``name=path``; vLLM takes a word with a comma for JSON."""
-    return json.dumps({"name": name, "path": path}) if "," in path else f"{name}={path}"
+    return [*words, "--lora-modules", *starmap(adapter_word, variant.loras)]
 
 
 def _rank_allowed(rank: int) -> int:

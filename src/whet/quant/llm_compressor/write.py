@@ -24,8 +24,13 @@ from whet.core.staging import require_space, staged
 from whet.core.store import translate_disk_errors
 from whet.core.units import NS_PER_S
 from whet.quant.calibration import Calibration, load_for
-from whet.quant.checkpoint_record import CacheKey, describe, write_record
-from whet.quant.copies import copy_beside, write_config
+from whet.quant.checkpoint_record import (
+    CacheKey,
+    copy_beside,
+    describe,
+    write_config,
+    write_record,
+)
 from whet.quant.llm_compressor.environment import LlmCompressor
 from whet.quant.suitability import inputs_needed
 
