@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 
 from whet.checkpoint import encoder as encoder_module
 from whet.checkpoint.chat import TemplateProblem
-from whet.checkpoint.encoder import PromptEncoder, load_encoder
+from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import CheckpointError, UsageError
 from whet.demo import pair_paths
 from whet.requests import LoggedRequest
@@ -193,6 +193,12 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(len(text) + len(ids) for text, ids in encoder._memory.items()) < 40_000
 
 
+def ids_of(encoder: PromptEncoder, request: LoggedRequest) -> Ids:
+    (ids,) = encoder.ids_many([request])
+    assert isinstance(ids, np.ndarray)
+    return ids
+
+
 def test_a_plain_prompt_has_what_the_tokenizer_adds() -> None:
     tokenizer = byte_level(LLAMA)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -201,7 +207,7 @@ def test_a_plain_prompt_has_what_the_tokenizer_adds() -> None:
     encoder = encoder_of(tokenizer)
     for text in ("the cat\n\nsat", "", "a<|user|>b"):
         inner = tokenizer.encode(text, add_special_tokens=False).ids
-        ids = encoder.ids(LoggedRequest(place="", prompt=text))
+        ids = ids_of(encoder, LoggedRequest(place="", prompt=text))
         assert ids.tolist() == [0, *inner, 1]
         assert ids.dtype == np.int32
 
@@ -214,7 +220,7 @@ def test_a_chat_has_nothing_added() -> None:
     encoder = encoder_of(tokenizer, "{{ messages[0].content }}")
     told = LoggedRequest(place="", messages=({"role": "user", "content": "the <|end|> cat"},))
     assert encoder.text(told) == "the <|end|> cat"
-    assert encoder.ids(told).tolist() == tokenizer.encode(
+    assert ids_of(encoder, told).tolist() == tokenizer.encode(
         "the <|end|> cat", add_special_tokens=False
     ).ids  # fmt: skip
 
@@ -231,12 +237,13 @@ def test_a_tokenizer_s_own_truncation_is_not_a_server_s() -> None:
 def test_empty_texts_and_token_ids() -> None:
     encoder = load_encoder(TARGET)
     assert encoder.encode("").tolist() == []
-    assert encoder.ids(LoggedRequest(place="", prompt="")).tolist() == []
+    assert ids_of(encoder, LoggedRequest(place="", prompt="")).tolist() == []
     assert encoder.text(LoggedRequest(place="", prompt="as it is")) == "as it is"
-    ids = encoder.ids(LoggedRequest(place="", prompt_token_ids=(5, 6, 7)))
+    ids = ids_of(encoder, LoggedRequest(place="", prompt_token_ids=(5, 6, 7)))
     assert (ids.tolist(), ids.dtype) == ([5, 6, 7], np.int32)
-    with pytest.raises(TemplateProblem, match="larger than any vocabulary"):
-        encoder.ids(LoggedRequest(place="", prompt_token_ids=(2**31,)))
+    (problem,) = encoder.ids_many([LoggedRequest(place="", prompt_token_ids=(2**31,))])
+    assert isinstance(problem, TemplateProblem)
+    assert "larger than any vocabulary" in str(problem)
 
 
 def test_ids_are_decoded_with_special_tokens() -> None:
@@ -296,7 +303,7 @@ def test_a_folder_without_a_template_takes_plain_prompts(tmp_path: Path) -> None
     del config["chat_template"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     encoder = load_encoder(tmp_path)
-    assert len(encoder.ids(LoggedRequest(place="", prompt="plain")))
+    assert len(ids_of(encoder, LoggedRequest(place="", prompt="plain")))
     with pytest.raises(UsageError, match="--chat-template"):
         encoder.text(LoggedRequest(place="", messages=({"role": "user", "content": "x"},)))
 

@@ -89,7 +89,8 @@ def why_not(name: str) -> str | None:
         profile = get_profile(name)
         gpu = find_device().kind == "cuda"
         there = find_sglang(sys.executable)
-        return profile.installation_problem(sys.executable, there, gpu=gpu)
+        own = profile.installation
+        return own.missing(sys.executable) if there is None else own.problem(there, gpu=gpu)
     try:
         find_program("llama-server")
         find_program("llama-quantize")

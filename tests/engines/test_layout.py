@@ -8,7 +8,7 @@ import pytest
 
 from tests.levers.builders import resolved
 from whet.core.records import Layout
-from whet.engines.layout import _devices
+from whet.engines.vllm.layout import _devices
 
 
 @pytest.mark.parametrize(

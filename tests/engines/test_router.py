@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from whet.client import scrape
-from whet.engines import layout
 from whet.engines.probe import is_healthy, request
 from whet.engines.process import free_port
+from whet.engines.vllm import layout
 
 pytest.importorskip("aiohttp")
 ROUTER = Path(layout.__file__).with_name("router.py")

@@ -28,7 +28,7 @@ from whet.engines.failures import diagnose
 from whet.engines.installed import Installed
 from whet.engines.sglang import SglangEngine
 from whet.engines.sglang.flags import shipped_flags
-from whet.engines.sglang.limits import installation_problem, limitation
+from whet.engines.sglang.limits import limitation, not_installed
 from whet.engines.sglang.pages import read_declared
 from whet.levers import claims, judge_cell, judge_start
 
@@ -172,7 +172,7 @@ def test_what_cannot_run_here_says_what_to_do() -> None:
     assert "needs an NVIDIA GPU" in str(limitation(variant, THERE, gpu=False))
     old = replace(THERE, version="0.5.9")
     assert "older than 0.5.17" in str(limitation(variant, old, gpu=True))
-    assert "pip install sglang" in str(installation_problem("python", None, gpu=True))
+    assert "pip install sglang" in not_installed("python")
     with pytest.raises(EngineStartError, match="SGLang is not installed for"):
         SglangEngine(lambda _: None).version(EngineSpec(name="sglang"))
 

@@ -12,6 +12,7 @@ from whet.checkpoint.claim import QuantizationClaim, read_claim
 from whet.checkpoint.files import read_json
 from whet.checkpoint.kv_layout import KvLayout, latent_width, read_layout
 from whet.core.errors import CheckpointError
+from whet.core.records import ModelFacts
 
 _ALREADY_SCALED: Final = frozenset(
     {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
@@ -51,6 +52,27 @@ class ModelShape:
     experts_per_token: int | None
     tied_embeddings: bool | None
     claim: QuantizationClaim | None
+
+    def facts(self, path: Path, **more: Any) -> ModelFacts:
+        """Return the facts of the checkpoint at ``path``; ``more`` are those of its tensors."""
+        return ModelFacts(
+            path=str(path.resolve()),
+            architecture=self.architecture,
+            hidden_size=self.hidden_size,
+            layers=self.layers,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            intermediate_size=self.intermediate_size,
+            vocab_size=self.vocab_size,
+            max_position=self.max_position,
+            kv_bytes_per_token=self.kv.growing,
+            mla=self.mla,
+            experts=self.experts,
+            kv_layers=self.kv.layers,
+            states=self.kv.states,
+            **more,
+        )
 
 
 def read_shape(path: Path) -> ModelShape:

@@ -79,30 +79,16 @@ def gguf_facts(path: Path, *, model: Path) -> ModelFacts:
     _require_vocabulary(file, header, model)
     identity = tokenizer_identity(model)
     tied = "output.weight" not in header.tensors
-    return ModelFacts(
-        path=str(path.resolve()),
-        architecture=shape.architecture,
+    return shape.facts(
+        path,
         parameters=sum(header.parameters.values()),
         weight_bytes=sum(each.size_bytes for each in header.tensors.values()),
-        hidden_size=shape.hidden_size,
-        layers=shape.layers,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        intermediate_size=shape.intermediate_size,
-        vocab_size=shape.vocab_size,
-        max_position=shape.max_position,
         tied_embeddings=tied,
-        kv_bytes_per_token=shape.kv.growing,
         stored=stored,
         tokenizer=identity,
         weights_sha256=hash_weights(header.tensors),
         linear_parameters=sum(header.parameters[each.name] for each in header.linears),
         linear_inputs=tuple(sorted({each.shape[-1] for each in header.linears})),
-        mla=shape.mla,
-        experts=shape.experts,
-        kv_layers=shape.kv.layers,
-        states=shape.kv.states,
     )
 
 

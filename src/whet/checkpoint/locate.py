@@ -14,12 +14,12 @@ from whet.core.errors import CheckpointError
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
-def locate(ref: str, *, revision: str | None = None) -> Path:
+def locate(ref: str) -> Path:
     """The folder of ``ref``: a local one as it is, a hub id (``owner/name``) from cache or hub.
 
     Raises ``CheckpointError`` where there is no such folder or repository, or no way to reach it.
     """
-    return local_folder(ref) or fetch_all(ref, revision)
+    return local_folder(ref) or fetch_all(ref, None)
 
 
 def locate_without_weights(ref: str) -> Path:

@@ -13,13 +13,11 @@ from typing import Final
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.core.protocols import Engine
-from whet.engines.base import EngineProfile, LayerWords, Patterns, SchemeKernels
+from whet.engines.base import EngineProfile, SchemeKernels
 
 __all__ = [
     "ENGINES",
     "EngineProfile",
-    "LayerWords",
-    "Patterns",
     "SchemeKernels",
     "engine_for",
     "get_engine",

@@ -125,17 +125,18 @@ class Scoring:
 
 
 class InstallationProblem(Protocol):
-    """Why what a Python has installed cannot run on this machine, with the fix, or None."""
+    """Why an installed engine cannot run on this machine, with the fix, or None."""
 
-    def __call__(self, python: str, installed: Installed | None, *, gpu: bool) -> str | None:
+    def __call__(self, installed: Installed, *, gpu: bool) -> str | None:
         """``gpu`` is True where the machine has one that the engine can use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Installation:
-    """``find`` takes the path of a Python; ``problem`` says why that engine cannot run here."""
+    """``find`` takes the path of a Python; ``missing`` says what to do where it finds nothing."""
 
     find: Callable[[str], Installed | None]
+    missing: Callable[[str], str]
     problem: InstallationProblem
 
 

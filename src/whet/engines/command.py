@@ -12,6 +12,8 @@ from typing import Final
 
 from whet.core.hub import snapshot_of
 from whet.core.quote import shell_word, shell_words
+from whet.core.records import Variant
+from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
 
 _ANSWER: Final = "ANSWER="
@@ -67,6 +69,28 @@ def model_name(path: str) -> str:
     if (snapshot := snapshot_of(path)) is not None:
         return snapshot.hub_id
     return Path(path).name if path.startswith(("/", ".")) else path
+
+
+def local_checkpoints(variant: Variant) -> bool:
+    """Return whether the model and its draft are folders of this machine."""
+    speculation = variant.speculation
+    draft = None if speculation is None else speculation.draft_path
+    return all(path.startswith("/") for path in (variant.model_path, draft) if path is not None)
+
+
+def ambient_env(
+    prefixes: tuple[str, ...], names: Iterable[str], quiet: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of this process that change an engine, so that they are recorded.
+
+    Those with one of the ``prefixes`` or ``names``, without what whet sets itself (``quiet``).
+    """
+    steering = {
+        key: value
+        for key, value in os.environ.items()
+        if (key.startswith(prefixes) or key in names) and key not in quiet
+    }
+    return public_env(steering)
 
 
 def shell_line(argv: Sequence[str], env: Iterable[tuple[str, str]], *, port: int) -> str:

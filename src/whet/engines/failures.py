@@ -41,13 +41,12 @@ class Failures:
 
     ``signs`` are the known failures of a start, the most specific first. ``ends_itself`` is printed
     where the engine kills its own processes, so that memory is not suspected; ``lost`` where its
-    core has ended under a server that still runs. ``cache_variable`` moves its compile cache.
+    core has ended under a server that still runs.
     """
 
     signs: tuple[FailureSign, ...] = ()
     ends_itself: str = "\0"
     lost: tuple[str, ...] = ()
-    cache_variable: str = ""
 
 
 def failure_sign(kind: str, pattern: str, sentence: str) -> FailureSign:
@@ -55,7 +54,7 @@ def failure_sign(kind: str, pattern: str, sentence: str) -> FailureSign:
     return FailureSign(kind=kind, pattern=re.compile(pattern, re.IGNORECASE), sentence=sentence)
 
 
-RETRIED: Final = frozenset({"port", "compile_cache", "busy_memory"})
+RETRIED: Final = frozenset({"port", "busy_memory"})
 """Failures of the surroundings, not of the configuration: tried once more."""
 
 

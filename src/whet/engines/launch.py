@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Event
 
 from whet.core.errors import EngineLostError, EngineStartError, Interrupted
@@ -25,21 +23,15 @@ from whet.engines.memory import (
 )
 from whet.engines.probe import NoAnswer, generate_canary, is_healthy
 from whet.engines.process import EngineProcess, free_port
-from whet.engines.starved import on_its_way_up
 
 _POLL_S = 0.2
 _LOG_LAG_S = 1.0
 _ATTEMPTS = 2
+_CANARY_S = 180.0
+"""Limit on the first generation, which may compile."""
+_GRACE_S = 10.0
+_RETRY_PAUSE_S = 2.0
 _KILLED = 137
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timeouts:
-    """Limits on the first generation, which may compile, and on a graceful stop."""
-
-    canary_s: float = 180.0
-    grace_s: float = 10.0
-    retry_pause_s: float = 2.0
 
 
 class SpawnedServer:
@@ -91,30 +83,23 @@ class SpawnedServer:
 
 @contextmanager
 def serve_process(
-    resolved: ResolvedEngine,
-    *,
-    log: Path,
-    timeouts: Timeouts | None = None,
-    stop: Event | None = None,
+    resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
 ) -> Iterator[SpawnedServer]:
     """Spawn ``resolved.argv`` on a free port and yield it once it has generated.
 
-    After a taken port, a damaged compile cache or memory used by another program it is started
-    once more, with an empty cache folder if the cache was damaged. Raises ``EngineStartError`` with
-    the engine's own reason, and ``Interrupted`` if ``stop`` is set before it is ready. May be
-    entered in one thread and left in another.
+    After a taken port or memory used by another program it is started once more. Raises
+    ``EngineStartError`` with the engine's own reason, and ``Interrupted`` if ``stop`` is set before
+    it is ready. May be entered in one thread and left in another.
     """
-    timeouts, stop = timeouts or Timeouts(), stop or Event()
+    stop = stop or Event()
     with ExitStack() as stack:
         slot = stack.enter_context(take_slot())
-        scratch: dict[str, str] = {}
         for attempt in range(1, _ATTEMPTS + 1):
             began = time.monotonic()
             slot.used_before = used_device_bytes() if resolved.device == "cuda" else None
-            process, port = _spawn(resolved, log, scratch, timeouts)
+            process, port = _spawn(resolved, log)
             stack.callback(process.stop)
-            with on_its_way_up(process, resolved.variant.name):
-                outcome = _await_canary(process, resolved, port, timeouts, stop)
+            outcome = _await_canary(process, resolved, port, stop)
             if isinstance(outcome, str):
                 start = StartFacts(
                     variant=resolved.variant.name,
@@ -130,25 +115,19 @@ def serve_process(
             process.stop()
             if attempt == _ATTEMPTS or outcome.kind not in RETRIED:
                 raise EngineStartError(outcome.sentence)
-            time.sleep(timeouts.retry_pause_s)
-            if outcome.kind == "compile_cache":
-                folder = TemporaryDirectory(prefix="whet-cache-", ignore_cleanup_errors=True)
-                variable = get_profile(resolved.engine).failures.cache_variable
-                scratch = {variable: stack.enter_context(folder)}
+            time.sleep(_RETRY_PAUSE_S)
 
 
-def _spawn(
-    resolved: ResolvedEngine, log: Path, scratch: Mapping[str, str], timeouts: Timeouts
-) -> tuple[EngineProcess, int]:
+def _spawn(resolved: ResolvedEngine, log: Path) -> tuple[EngineProcess, int]:
     port = free_port()
     argv = [word.replace("{port}", str(port)) for word in resolved.argv]
-    env = {**os.environ, **dict(resolved.env), **dict(resolved.variant.secret_env), **scratch}
+    env = {**os.environ, **dict(resolved.env), **dict(resolved.variant.secret_env)}
     env.pop("VLLM_API_KEY", None)  # the server is on the loopback, and the client sends no key
-    return EngineProcess(argv, env=env, log=log, grace_s=timeouts.grace_s), port
+    return EngineProcess(argv, env=env, log=log, grace_s=_GRACE_S), port
 
 
 def _await_canary(
-    process: EngineProcess, resolved: ResolvedEngine, port: int, timeouts: Timeouts, stop: Event
+    process: EngineProcess, resolved: ResolvedEngine, port: int, stop: Event
 ) -> str | Failure:
     """The canary's text, or the failure. Raises ``Interrupted`` once ``stop`` is set."""
     base_url = f"http://127.0.0.1:{port}"
@@ -162,7 +141,7 @@ def _await_canary(
             return _too_slow(process, resolved)
         time.sleep(_POLL_S)
     try:
-        text = generate_canary(base_url, resolved.served_model_name, timeout_s=timeouts.canary_s)
+        text = generate_canary(base_url, resolved.served_model_name, timeout_s=_CANARY_S)
     except NoAnswer as error:
         return _unhealthy(process, resolved, error)
     return text if process.exit_code() is None else _ended(process, resolved)

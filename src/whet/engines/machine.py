@@ -53,14 +53,9 @@ def find_machine(kind: str) -> Machine:
     return Machine(kind=kind, vectors="avx512" if "avx512f" in cpu_features() else None)
 
 
-@cache
 def without_avx512() -> bool:
     """Whether this is an x86 CPU without AVX-512, on which vLLM's own W4A16 kernel is missing."""
-    try:
-        words = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return False  # not Linux: vLLM's CPU back end is not there either
-    return "avx2" in words and "avx512f" not in words
+    return "avx2" in cpu_features() and "avx512f" not in cpu_features()
 
 
 @cache

@@ -61,12 +61,9 @@ def resident_bytes(processes: Iterable[psutil.Process]) -> int | None:
 
 def _proportional(process: psutil.Process) -> int | None:
     try:
-        with open(f"/proc/{process.pid}/smaps_rollup", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("Pss:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # an old kernel or another system: use the resident size
+        return int(process.memory_full_info().pss)
+    except (psutil.Error, AttributeError):
+        pass  # refused, or another system: use the resident size
     try:
         return int(process.memory_info().rss)
     except psutil.Error:

@@ -58,13 +58,3 @@ def generate_canary(base_url: str, model: str, *, timeout_s: float) -> str:
     if tokens < 1:
         raise NoAnswer("/v1/completions answered without a single token")
     return generated
-
-
-def ask_json(base_url: str, path: str, *, timeout_s: float = 10.0) -> dict[str, Any] | None:
-    """A JSON object, or None where the server has no such page."""
-    status, text = request(base_url, path, timeout_s=timeout_s)
-    try:
-        data = json.loads(text) if status == http.client.OK else None
-    except ValueError:
-        return None
-    return data if isinstance(data, dict) else None

@@ -86,7 +86,9 @@ def _problem(
             f"whet doctor does not examine {profile.title}; use whet check with a spec of it, or "
             "attach a server with engine.url"
         )
-    return profile.installation.problem(python, installed, gpu=gpu)
+    if installed is None:
+        return profile.installation.missing(python)
+    return profile.installation.problem(installed, gpu=gpu)
 
 
 def _levers(

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from whet.checkpoint import load_tokenizer
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem, sent_at
 from whet.core.errors import UsageError
-from whet.core.records import CalibrationFacts
+from whet.core.records import CalibrationFacts, ModelFacts
+from whet.core.spec import RecipeSpec
 from whet.requests import (
     BLANK,
     INCOMPLETE,
@@ -88,6 +89,18 @@ def load_calibration(
         warnings=tuple(_warnings(reader, sampled)),
     )
     return Calibration(ids=ids, facts=facts)
+
+
+def load_for(recipe: RecipeSpec, facts: ModelFacts, path: Path) -> Calibration:
+    """Return the samples of a recipe, none longer than the model's longest sequence."""
+    spec = recipe.calibration
+    return load_calibration(
+        path,
+        Path(facts.path),
+        samples=spec.samples,
+        max_tokens=min(spec.max_tokens, facts.max_position),
+        seed=spec.seed,
+    )
 
 
 def calibration_sha256(path: Path) -> str:

@@ -1,18 +1,24 @@
-"""The record in a finished checkpoint: it is used again, and never overwritten."""
+"""The files of a checkpoint beside its weights, and the record that makes it used again."""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from whet.core.errors import QuantizationError, WhetError
-from whet.core.records import QuantizedCheckpoint, decode
-from whet.core.spec import RecipeSpec
-from whet.core.store import read_json, write_json
+from whet.core.records import ModelFacts, QuantizedCheckpoint, decode
+from whet.core.spec import GROUPED, RecipeSpec
+from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quant.calibration import calibration_sha256
 
 RECORD: Final = "whet_quantization.json"
+_BESIDE: Final = re.compile(r"(?i)[^.].*\.(json|jinja|txt|model|tiktoken)|(license|notice)[^/]*")
+_REPLACED: Final = {"config.json", RECORD}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +51,22 @@ def cache_key(source_weights_sha256: str, recipe: RecipeSpec, calibration: Path)
         source_weights_sha256=source_weights_sha256,
         recipe=recipe.model_copy(update={"calibration": text}),
         calibration_sha256=calibration_sha256(calibration),
+    )
+
+
+def describe(out: Path, key: CacheKey, written: ModelFacts, **rest: Any) -> QuantizedCheckpoint:
+    """Return the record of a written folder; ``rest`` are the fields that its writer knows."""
+    recipe = key.recipe
+    return QuantizedCheckpoint(
+        path=str(out.resolve()),
+        method=recipe.method,
+        scheme=recipe.scheme,
+        group_size=recipe.group_size if recipe.scheme in GROUPED else None,
+        source_weights_sha256=key.source_weights_sha256,
+        weights_sha256=written.weights_sha256,
+        weight_bytes=written.weight_bytes,
+        bits_per_weight=written.stored.bits_per_weight,
+        **rest,
     )
 
 
@@ -87,3 +109,22 @@ def find_existing(out: Path, key: CacheKey) -> QuantizedCheckpoint | None:
             "remove it or choose another folder"
         )
     return replace(record.quantized, path=str(out.resolve()))
+
+
+def copy_beside(source: Path, folder: Path) -> None:
+    """Copy the tokenizer, generation config and licence byte for byte.
+
+    Weights, code and the model card are not copied: the card describes the 16-bit model.
+    """
+    with translate_disk_errors(folder):
+        for path in source.iterdir():
+            replaced = path.name in _REPLACED or path.name.endswith(".index.json")
+            if path.is_file() and _BESIDE.fullmatch(path.name) and not replaced:
+                shutil.copyfile(path, folder / path.name)
+
+
+def write_config(source: Path, folder: Path, quantization: Mapping[str, Any]) -> None:
+    """config.json of the source with ``quantization_config`` added, nothing else changed."""
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"] = dict(quantization)
+    write_json(folder / "config.json", config)

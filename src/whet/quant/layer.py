@@ -13,7 +13,7 @@ from whet.core.errors import QuantizationError
 from whet.core.records import UnitError
 from whet.quant.architecture import CACHED, UnitMap
 from whet.quant.fold import LinearScales, fold_scales, row_scale, scale_rounding
-from whet.quant.meter import BlockMeter, FallbackForm, UnitMeter
+from whet.quant.meter import BlockMeter, FallbackForm
 from whet.quant.methods import Method
 from whet.quant.packing import is_nearest, pack, unpack
 from whet.quant.rounding import Grid, QParams
@@ -88,12 +88,9 @@ class LayerQuantizer:
         meters: dict[str, BlockMeter] = {}
         for unit in layer.units:
             fit = fits.pop(unit.name)  # frees the memory of each fit once it is stored
-            meter = None
-            if layer.stats is not None:
-                block = meters.setdefault(unit.block, BlockMeter(self.grid, self.fallback))
-                block.ratio = fit.ratio if block.ratio is None else block.ratio
-                meter = self._unit_meter(layer, unit, block)
-            self._store(unit, fit, scales, stored, meter)
+            meter = meters.setdefault(unit.block, BlockMeter(self.grid, self.fallback))
+            meter.ratio = fit.ratio if meter.ratio is None else meter.ratio
+            self._store(layer, unit, fit, scales, (stored, meter))
         errors = [
             meter.finish(layer.full_name(name), layer.stats.output_change)
             for name, meter in meters.items()
@@ -162,24 +159,18 @@ class LayerQuantizer:
                 scales[linear] = LinearScales(columns=columns, rows=rows.unsqueeze(1))
         return scales
 
-    def _unit_meter(self, layer: SourceLayer, unit: UnitMap, block: BlockMeter) -> UnitMeter:
-        assert layer.stats is not None
-        return UnitMeter(
-            block=block,
-            weights={linear: layer.tensors[f"{linear}.weight"] for linear in unit.linears},
-            qparams=self.grid.qparams(layer.stacked(unit, self.device)),
-            inputs=layer.stats.units[unit.name],
-        )
-
     def _store(
         self,
+        layer: SourceLayer,
         unit: UnitMap,
         fit: UnitFit,
         scales: Mapping[str, LinearScales],
-        stored: dict[str, Tensor],
-        meter: UnitMeter | None,
+        results: tuple[dict[str, Tensor], BlockMeter],
     ) -> None:
-        """Replace the unit's weights in ``stored`` and measure their error."""
+        """Replace the unit's weights in the stored tensors; the meter gets their error."""
+        stored, meter = results
+        inputs = None if layer.stats is None else layer.stats.units[unit.name]
+        nearest = None if inputs is None else self.grid.qparams(layer.stacked(unit, self.device))
         start = 0
         for linear in unit.linears:
             divisor = scales[linear].rows
@@ -195,8 +186,9 @@ class LayerQuantizer:
                 raise AssertionError(f"{linear} was packed further from its value than rounding")
             del stored[f"{linear}.weight"]
             stored |= {f"{linear}.{name}": tensor for name, tensor in packed.items()}
-            if meter is not None:
-                meter.add(linear, dequantized, scales[linear], rows)
+            if inputs is not None and nearest is not None:
+                source = layer.tensors[f"{linear}.weight"]
+                meter.add(linear, source, nearest.rows(rows), inputs, (dequantized, scales[linear]))
 
     def _activation_scales(
         self, layer: SourceLayer, stats: LayerStats, scales: Mapping[str, LinearScales]

@@ -15,7 +15,7 @@ from whet.core.protocols import Progress
 from whet.core.records import ModelFacts, QuantizedCheckpoint
 from whet.core.torch_device import pick_device
 from whet.quant.architecture import Architecture, read_architecture
-from whet.quant.calibration import Calibration, load_calibration
+from whet.quant.calibration import Calibration, load_for
 from whet.quant.checkpoint_record import CacheKey
 from whet.quant.gram import float32_products
 from whet.quant.layer import SourceLayer
@@ -63,7 +63,9 @@ def run_pass(
             stack.callback(jobs[name].close)
         for_each_job(RecipeJob.open)
         with timer.phase("calibrate"):
-            samples = _load_samples(calibration, model, jobs)
+            # Recipes that share a pass share their calibration samples.
+            recipe = next((job.recipe for job in jobs.values() if job.needs_inputs), None)
+            samples = None if recipe is None else load_for(recipe, facts, calibration)
         stream = None if samples is None else _open_stream(samples, model, timer)
         prefixes = model.architecture.prefixes
         for tensor_name in model.reader.headers:
@@ -102,24 +104,6 @@ def _linear_dtype(reader: TensorReader, architecture: Architecture) -> torch.dty
             f"{', '.join(_DTYPES)} for all of them is needed: convert the checkpoint first"
         )
     return _DTYPES[dtypes.pop()]
-
-
-def _load_samples(
-    path: Path, model: SourceModel, jobs: Mapping[str, RecipeJob]
-) -> Calibration | None:
-    """The calibration samples; None where no recipe reads inputs."""
-    specs = {job.recipe.calibration for job in jobs.values() if job.needs_inputs}
-    if not specs:
-        return None
-    assert len(specs) == 1, "recipes that share a pass share their calibration samples"
-    spec = specs.pop()
-    return load_calibration(
-        path,
-        model.reader.folder,
-        samples=spec.samples,
-        max_tokens=min(spec.max_tokens, model.facts.max_position),
-        seed=spec.seed,
-    )
 
 
 def _open_stream(samples: Calibration, model: SourceModel, timer: PhaseTimer) -> LayerStream:

@@ -49,6 +49,37 @@ class BlockMeter:
         self.weights = 0
         self.whole = self.stored = self.nearest = self.wide = 0.0
 
+    def add(
+        self,
+        linear: str,
+        source: Tensor,
+        nearest: QParams,
+        inputs: InputStats,
+        stored: tuple[Tensor, LinearScales],
+    ) -> None:
+        """Add a linear with the weight ``source`` [O, K].
+
+        ``nearest`` [O, K/g] are round-to-nearest's scales, ``stored`` the dequantized weight
+        [O, K] and its scales.
+        """
+        dequantized, scales = stored
+        if self.fallback is not None:
+            self.changed[f"{linear}.weight"] = scales.undo(dequantized)
+        self.weights += source.numel()
+
+        def total(weight: Tensor) -> float:
+            return inputs.tokens * output_error(weight, inputs.gram)
+
+        for part in row_slices(source):
+            weight, own = source[part].to(inputs.gram), scales.of_rows(part)
+            self.whole += total(weight)
+            self.stored += total(own.undo(dequantized[part]).sub_(weight))
+            rounded = self.grid.round(weight, nearest.rows(part)).to(self.grid.dtype)
+            self.nearest += total(rounded.float().sub_(weight))
+            if self.fallback is not None:
+                wide = self.fallback.dequantized(own.apply(weight))
+                self.wide += total(own.undo(wide).sub_(weight))
+
     def finish(
         self, name: str, output_change: Callable[[Mapping[str, Tensor]], float]
     ) -> UnitError:
@@ -64,38 +95,3 @@ class BlockMeter:
             wide_error=self.wide / whole if mixed else None,
             layer_error=output_change(self.changed) if mixed else None,
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnitMeter:
-    """Measures one unit for its ``block``.
-
-    ``weights`` are the source's by linear, ``qparams`` [O, K/g] round-to-nearest's of the unit.
-    """
-
-    block: BlockMeter
-    weights: Mapping[str, Tensor]
-    qparams: QParams
-    inputs: InputStats
-
-    def add(self, linear: str, dequantized: Tensor, scales: LinearScales, rows: slice) -> None:
-        """Add ``linear``, the unit's ``rows``, whose stored weight is ``dequantized`` [O, K]."""
-        block, source, nearest = self.block, self.weights[linear], self.qparams.rows(rows)
-        if block.fallback is not None:
-            block.changed[f"{linear}.weight"] = scales.undo(dequantized)
-        block.weights += source.numel()
-        for part in row_slices(source):
-            weight, own = source[part].to(self.inputs.gram), scales.of_rows(part)
-            block.whole += self._sum(weight)
-            block.stored += self._error(own.undo(dequantized[part]), weight)
-            rounded = block.grid.round(weight, nearest.rows(part)).to(block.grid.dtype)
-            block.nearest += self._error(rounded.float(), weight)
-            if block.fallback is not None:
-                wide = block.fallback.dequantized(own.apply(weight))
-                block.wide += self._error(own.undo(wide), weight)
-
-    def _error(self, stored: Tensor, weight: Tensor) -> float:
-        return self._sum(stored.sub_(weight))
-
-    def _sum(self, weight: Tensor) -> float:
-        return self.inputs.tokens * output_error(weight, self.inputs.gram)

@@ -15,12 +15,17 @@ from torch import Tensor
 from whet.checkpoint import read_facts
 from whet.checkpoint.shards import ShardWriter
 from whet.core.records import ModelFacts, QuantizedCheckpoint, UnitError
-from whet.core.spec import GROUPED, SIXTEEN_BIT, RecipeSpec
+from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.core.staging import require_space, staged
 from whet.quant.architecture import Architecture
 from whet.quant.calibration import Calibration
-from whet.quant.checkpoint_record import CacheKey, write_record
-from whet.quant.copies import copy_beside, write_config
+from whet.quant.checkpoint_record import (
+    CacheKey,
+    copy_beside,
+    describe,
+    write_config,
+    write_record,
+)
 from whet.quant.experts import FEWEST
 from whet.quant.fold import LinearScales
 from whet.quant.layer import LayerQuantizer, SourceLayer
@@ -32,7 +37,7 @@ from whet.quant.phase_timer import PhaseTimer
 from whet.quant.rounding import make_grid, with_static_order
 from whet.quant.suitability import FOLDING, inputs_needed, require_suitable
 from whet.quant.tensor_reader import TensorReader
-from whet.quant.verify import Expected, verify_copies, verify_weights
+from whet.quant.verify import Expected, verify_weights
 
 _NARROW: Final = "narrow"
 _NO_GAIN: Final = 0.99
@@ -131,11 +136,10 @@ class RecipeJob:
         with self._timer.phase("write"):
             self._writer.finish()
             fallback_linears = self._rewrite_fallback()
-            names = copy_beside(source, self._folder)
+            copy_beside(source, self._folder)
             quantization = self._config(fallback_linears).model_dump(mode="json")
             write_config(source, self._folder, quantization)
         with self._timer.phase("verify"):
-            verify_copies(self._folder, source, names)
             verify_weights(
                 self._folder,
                 self._model.reader,
@@ -212,15 +216,10 @@ class RecipeJob:
         recipe, device = self.recipe, self._model.device
         phases = tuple(phase for timer in timers for phase in timer.phases)
         peaks = [timer.peak_bytes for timer in timers if timer.peak_bytes is not None]
-        return QuantizedCheckpoint(
-            path=str(self._out.resolve()),
-            method=recipe.method,
-            scheme=recipe.scheme,
-            group_size=recipe.group_size if recipe.scheme in GROUPED else None,
-            source_weights_sha256=self._model.facts.weights_sha256,
-            weights_sha256=facts.weights_sha256,
-            weight_bytes=facts.weight_bytes,
-            bits_per_weight=facts.stored.bits_per_weight,
+        return describe(
+            self._out,
+            self._key,
+            facts,
             calibration=None if calibration is None else calibration.facts,
             units=tuple(self._errors),
             seconds=sum(phase.seconds for phase in phases),

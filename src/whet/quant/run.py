@@ -75,8 +75,7 @@ def quantize_many(
             keys[name] = (out, key)
         else:
             outcomes[name] = existing
-    outcomes |= _by_llm_compressor(facts, keys, calibration, progress, device)
-    outcomes |= _by_llama_cpp(facts, keys)
+    outcomes |= _by_other_tools(facts, keys, calibration, progress, device)
     if keys:  # torch takes seconds to import, and existing checkpoints do not need it
         from whet.quant.layer_pass import run_pass
 
@@ -91,42 +90,30 @@ def quantize_many(
     return {name: outcomes[name] for name in recipes}
 
 
-def _by_llama_cpp(
-    facts: ModelFacts, keys: dict[str, tuple[Path, CacheKey]]
-) -> dict[str, QuantizedCheckpoint | WhetError]:
-    """Write the recipes that llama.cpp writes, and take them out of ``keys``."""
-    outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
-    for name in [name for name, (_, key) in keys.items() if key.recipe.writer == LLAMA_CPP]:
-        try:
-            outcomes[name] = write_gguf_checkpoint(facts, keys.pop(name))
-        except QuantizationError as error:
-            outcomes[name] = error
-    return outcomes
-
-
-def _by_llm_compressor(
+def _by_other_tools(
     facts: ModelFacts,
     keys: dict[str, tuple[Path, CacheKey]],
     calibration: Path,
     progress: Progress,
     device: str | None,
 ) -> dict[str, QuantizedCheckpoint | WhetError]:
-    """Write the recipes that llm-compressor writes, and take them out of ``keys``."""
-    names = [name for name, (_, key) in keys.items() if key.recipe.writer == LLM_COMPRESSOR]
-    if not names:
-        return {}
-    tool = find_llm_compressor()
+    """Write the recipes of llm-compressor and llama.cpp, and take them out of ``keys``."""
+    writers = {name: key.recipe.writer for name, (_, key) in keys.items()}
+    tool = find_llm_compressor() if LLM_COMPRESSOR in writers.values() else None
     outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
-    for name in names:
+    for name, writer in writers.items():
         try:
-            outcomes[name] = write_checkpoint(
-                facts,
-                keys.pop(name),
-                tool=tool,
-                calibration=calibration,
-                progress=progress,
-                device=device,
-            )
+            if writer == LLAMA_CPP:
+                outcomes[name] = write_gguf_checkpoint(facts, keys.pop(name))
+            elif writer == LLM_COMPRESSOR and tool is not None:
+                outcomes[name] = write_checkpoint(
+                    facts,
+                    keys.pop(name),
+                    tool=tool,
+                    calibration=calibration,
+                    progress=progress,
+                    device=device,
+                )
         except QuantizationError as error:
             outcomes[name] = error
     return outcomes

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from whet.quant.awq import without_dead
-from whet.quant.unit import UnitFit, UnitProblem, unscaled
+from whet.quant.unit import UnitFit, UnitProblem, full_range, unscaled
 
 _STEPS: Final = 20
 _LEVELS: Final = 127
@@ -23,23 +23,8 @@ _LEVELS: Final = 127
 
 def fit(groups: Sequence[Sequence[UnitProblem]]) -> list[UnitFit]:
     """The scale of least output error on the sample, on the full range of each row."""
-    return [fit for units in groups for fit in _fit(units)]
-
-
-def _fit(units: Sequence[UnitProblem]) -> list[UnitFit]:
-    column_scale, ratio = _search(units)
-    fits = []
-    for unit in units:
-        scaled = unit.weight * column_scale
-        fits.append(
-            UnitFit(
-                weight=scaled,
-                qparams=unit.grid.qparams(scaled),
-                column_scale=column_scale,
-                ratio=ratio,
-            )
-        )
-    return fits
+    searches = [(units, _search(units)) for units in groups]
+    return [full_range(unit, *scale) for units, scale in searches for unit in units]
 
 
 def _search(units: Sequence[UnitProblem]) -> tuple[Tensor, float | None]:

@@ -51,18 +51,16 @@ class UnitFit:
     ratio: float | None
 
 
+def full_range(unit: UnitProblem, column_scale: Tensor, ratio: float | None) -> UnitFit:
+    """Return the unit scaled by ``column_scale`` [K] on the full range of each group."""
+    weight = unit.weight if ratio is None else unit.weight * column_scale
+    qparams = unit.grid.qparams(weight)
+    return UnitFit(weight=weight, qparams=qparams, column_scale=column_scale, ratio=ratio)
+
+
 def round_to_nearest(groups: Sequence[Sequence[UnitProblem]]) -> list[UnitFit]:
     """Round on the full range of each group. The reference for every method; reads no inputs."""
-    return [
-        UnitFit(
-            weight=unit.weight,
-            qparams=unit.grid.qparams(unit.weight),
-            column_scale=unscaled(unit.weight),
-            ratio=None,
-        )
-        for units in groups
-        for unit in units
-    ]
+    return [full_range(unit, unscaled(unit.weight), None) for units in groups for unit in units]
 
 
 def unscaled(weight: Tensor) -> Tensor:

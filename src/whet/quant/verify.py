@@ -110,13 +110,6 @@ def require_finite(folder: Path) -> None:
             )
 
 
-def verify_copies(folder: Path, source: Path, names: list[str]) -> None:
-    """Tokenizer, generation config and the like are the source's, byte for byte."""
-    for name in names:
-        if (folder / name).read_bytes() != (source / name).read_bytes():
-            raise QuantizationError(f"{name} differs from the source's after copying; {_AGAIN}")
-
-
 def _parts(
     expected: Expected, shape: tuple[int, ...]
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]] | None]:

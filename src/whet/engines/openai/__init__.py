@@ -15,16 +15,12 @@ from whet.engines.openai.engine import RemoteEngine
 __all__ = ["ENGINE", "PROFILE"]
 
 
-def _no_facts(log: str) -> EngineFacts:
-    return EngineFacts()
-
-
 ENGINE: Final = RemoteEngine
 PROFILE: Final = replace(
     vllm.PROFILE,
     name="openai",
     title="an attached server",
-    read_log=_no_facts,
+    read_log=lambda _log: EngineFacts(),
     planned_engine=None,
     installation=None,
     plan_deployment=None,

@@ -19,11 +19,12 @@ from whet.core.errors import EngineLostError, EngineStartError, UsageError
 from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
 from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
-from whet.engines.probe import NoAnswer, ask_json, generate_canary, request
+from whet.engines.pages import json_page
+from whet.engines.probe import NoAnswer, generate_canary, request
 
 UNKNOWN = "unknown"
 _CANARY_S = 120.0
-_MODELS_S = 10.0
+_PAGE_S = 10.0
 
 
 class RemoteServer:
@@ -45,10 +46,7 @@ class RemoteServer:
 
     def ensure_alive(self) -> None:
         """Raise ``EngineLostError`` once the server no longer answers."""
-        try:
-            ask_json(self.base_url, "/v1/models")
-        except NoAnswer as error:
-            raise EngineLostError(f"{self.base_url} stopped answering; start it again") from error
+        json_page(self.base_url, "/v1/models", timeout_s=_PAGE_S)
 
 
 class RemoteEngine:
@@ -59,12 +57,12 @@ class RemoteEngine:
     def version(self, spec: EngineSpec) -> str:
         """The version that ``/version`` reports, else ``unknown``."""
         try:
-            answer = ask_json(_base_url(spec), "/version")
-        except NoAnswer as error:
+            page = json_page(_base_url(spec), "/version", timeout_s=_PAGE_S)
+        except EngineLostError as error:
             raise EngineStartError(
                 f"nothing answers at {spec.url} ({error}); start the server or correct engine.url"
             ) from error
-        return str(answer["version"]) if answer and "version" in answer else UNKNOWN
+        return str(page.get("version", UNKNOWN))
 
     def resolve(self, variant: Variant, spec: EngineSpec) -> ResolvedEngine:
         """The address and the model's name there: ``args.model``, else the first one listed."""
@@ -125,7 +123,7 @@ def _base_url(spec: EngineSpec) -> str:
 
 def _first_model(base_url: str) -> str:
     try:
-        status, text = request(base_url, "/v1/models", timeout_s=_MODELS_S)
+        status, text = request(base_url, "/v1/models", timeout_s=_PAGE_S)
         if status == http.client.UNAUTHORIZED:
             raise EngineStartError(
                 f"{base_url} refuses the key (401); put the right one into OPENAI_API_KEY"

@@ -16,7 +16,7 @@ from whet.engines.base import (
 from whet.engines.sglang.engine import SglangEngine, find_installed
 from whet.engines.sglang.failures import FAILURES
 from whet.engines.sglang.kernels import KERNELS
-from whet.engines.sglang.limits import installation_problem
+from whet.engines.sglang.limits import build_problem, not_installed
 from whet.engines.sglang.log import START_LINE, UNIT_KV_SCALE, read_log
 from whet.engines.sglang.pages import COUNTERS, read_declared
 from whet.engines.sglang.scoring import DIALECT
@@ -45,5 +45,5 @@ PROFILE: Final = EngineProfile(
     counters=Counters(names=COUNTERS, caches_tokens=True, counts_every_prompt=True),
     failures=FAILURES,
     scoring=Scoring(dialect=DIALECT),
-    installation=Installation(find=find_installed, problem=installation_problem),
+    installation=Installation(find=find_installed, missing=not_installed, problem=build_problem),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
@@ -15,9 +14,15 @@ from whet.core.errors import EngineStartError
 from whet.core.protocols import Server
 from whet.core.provenance import find_device
 from whet.core.records.engine import ResolvedEngine, Variant
-from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
-from whet.engines.command import engine_python, installed_versions, model_name, shell_line
+from whet.engines.command import (
+    ambient_env,
+    engine_python,
+    installed_versions,
+    local_checkpoints,
+    model_name,
+    shell_line,
+)
 from whet.engines.installed import Installed
 from whet.engines.launch import serve_process
 from whet.engines.sglang.flags import variant_words
@@ -103,14 +108,6 @@ class SglangEngine:
 
 def _environment(variant: Variant) -> dict[str, str]:
     """Defaults, and variables of this process that change SGLang, so that they are recorded."""
-    paths = [variant.model_path]
-    if variant.speculation is not None and variant.speculation.draft_path is not None:
-        paths.append(variant.speculation.draft_path)
-    local = all(path.startswith("/") for path in paths)
-    steering = {
-        key: value
-        for key, value in os.environ.items()
-        if (key.startswith(("SGLANG_", "SGL_", "FLASHINFER_")) or key in _AMBIENT_NAMES)
-        and key not in _QUIET_ENV
-    }
-    return {**_QUIET_ENV, **(dict([_OFFLINE]) if local else {}), **public_env(steering)}
+    offline = dict([_OFFLINE]) if local_checkpoints(variant) else {}
+    prefixes = ("SGLANG_", "SGL_", "FLASHINFER_")
+    return {**_QUIET_ENV, **offline, **ambient_env(prefixes, _AMBIENT_NAMES, _QUIET_ENV)}

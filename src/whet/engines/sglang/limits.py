@@ -20,15 +20,10 @@ _SIZES: Final = ("tensor_parallel_size", "tp_size", "pp_size", "dp_size", "nnode
 def limitation(variant: Variant, installed: Installed, *, gpu: bool) -> str | None:
     """Why this cannot run, with the fix, or None."""
     return (
-        _build_problem(installed, gpu=gpu)
+        build_problem(installed, gpu=gpu)
         or _not_set_up(variant)
         or (None if variant.speculation is None else _no_speculation(variant.speculation))
     )
-
-
-def installation_problem(python: str, installed: Installed | None, *, gpu: bool) -> str | None:
-    """Why what ``python`` has installed cannot run on this machine, with the fix, or None."""
-    return not_installed(python) if installed is None else _build_problem(installed, gpu=gpu)
 
 
 def not_installed(python: str) -> str:
@@ -39,7 +34,7 @@ def not_installed(python: str) -> str:
     )
 
 
-def _build_problem(installed: Installed, *, gpu: bool) -> str | None:
+def build_problem(installed: Installed, *, gpu: bool) -> str | None:
     if version_of(installed.version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         return (

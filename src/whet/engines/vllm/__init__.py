@@ -5,24 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from whet.core.flags import CPU_KV_ENV
-from whet.core.protocols import Engine
 from whet.engines.base import EngineProfile, Installation, Pages, Scoring
 from whet.engines.command import model_name
-from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import signals
 from whet.engines.vllm.defects import scores_alone, scoring_defect
 from whet.engines.vllm.deployment import plan_deployment
 from whet.engines.vllm.engine import VllmEngine, find_installed, trial_args
 from whet.engines.vllm.failures import FAILURES
-from whet.engines.vllm.limits import installation_problem
+from whet.engines.vllm.limits import build_problem, not_installed
 from whet.engines.vllm.log import START_LINE, read_log
 from whet.engines.vllm.server_info import read_declared
 
 __all__ = ["ENGINE", "PROFILE", "VllmEngine", "find_installed", "model_name"]
-
-
-def _planned_engine(planned: PlannedMachine) -> Engine:
-    return VllmEngine(planned=planned)
 
 
 ENGINE: Final = VllmEngine
@@ -37,8 +31,8 @@ PROFILE: Final = EngineProfile(
     pages=Pages(sections=signals.SETTING_SECTIONS),
     failures=FAILURES,
     scoring=Scoring(defect=scoring_defect, alone=scores_alone),
-    installation=Installation(find=find_installed, problem=installation_problem),
-    planned_engine=_planned_engine,
+    installation=Installation(find=find_installed, missing=not_installed, problem=build_problem),
+    planned_engine=lambda planned: VllmEngine(planned=planned),
     plan_deployment=plan_deployment,
     trial_args=trial_args,
     cpu_pool_variable=CPU_KV_ENV,

@@ -17,6 +17,7 @@ from whet.core.redact import public_env
 from whet.core.units import GIB
 from whet.engines.deployment import Deployment, LeftOut, Mount
 from whet.engines.vllm import buckets
+from whet.engines.vllm.flags import adapter_word
 from whet.engines.vllm.hub_words import by_hub_id
 from whet.engines.vllm.measuring import (
     SHARE,
@@ -279,11 +280,6 @@ def _with_draft(flag: Flag, draft: _Place) -> Flag:
 
 
 def _with_adapters(flag: Flag, adapters: dict[str, _Place]) -> Flag:
-    """vLLM reads ``name=path``, and JSON where there is a comma."""
     if flag[0] != "lora-modules":
         return flag
-    paths = {name: place.name for name, place in adapters.items()}
-    return flag[0], tuple(
-        json.dumps({"name": name, "path": path}) if "," in path else f"{name}={path}"
-        for name, path in paths.items()
-    )
+    return flag[0], tuple(adapter_word(name, place.name) for name, place in adapters.items())

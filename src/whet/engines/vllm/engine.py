@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
+from itertools import starmap
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -16,18 +16,24 @@ from whet.core.flags import CPU_KV_ENV, parse_json, rust_frontend
 from whet.core.protocols import Server
 from whet.core.provenance import Device, cpu_dtype, find_device
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
-from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
-from whet.engines.command import engine_python, installed_versions, model_name, shell_line
+from whet.engines.command import (
+    ambient_env,
+    engine_python,
+    installed_versions,
+    local_checkpoints,
+    model_name,
+    shell_line,
+)
 from whet.engines.compatibility import compatibility_rows
 from whet.engines.installed import Installed
 from whet.engines.launch import serve_process
-from whet.engines.layout import SHARED_FOLDER, serve_layout
 from whet.engines.machine import without_avx512
 from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import int4_cpu
-from whet.engines.vllm.flags import flag_words
+from whet.engines.vllm.flags import adapter_word, flag_words
 from whet.engines.vllm.hub_words import by_hub_id
+from whet.engines.vllm.layout import SHARED_FOLDER, serve_layout
 from whet.engines.vllm.limits import COMPILERS, api_server_count, limitation, not_installed
 from whet.engines.vllm.measuring import ACCESS_LOG, OFFLINE, QUIET_ENV, cpu_cache_gib
 
@@ -201,12 +207,7 @@ def _lora_words(variant: Variant) -> list[str]:
     words += ["--max-cpu-loras", str(max(at_once, known))]  # vLLM refuses fewer than max-loras
     if variant.lora_rank is not None:
         words += ["--max-lora-rank", str(_rank_allowed(variant.lora_rank))]
-    return [*words, "--lora-modules", *(_module(name, path) for name, path in variant.loras)]
-
-
-def _module(name: str, path: str) -> str:
-    """``name=path``; vLLM takes a word with a comma for JSON."""
-    return json.dumps({"name": name, "path": path}) if "," in path else f"{name}={path}"
+    return [*words, "--lora-modules", *starmap(adapter_word, variant.loras)]
 
 
 def _rank_allowed(rank: int) -> int:
@@ -217,24 +218,13 @@ def _rank_allowed(rank: int) -> int:
 def _environment(variant: Variant, device: str) -> dict[str, str]:
     """Defaults, then variables of this process that change vLLM, then the spec's own."""
     env = dict(QUIET_ENV)
-    paths = [variant.model_path]
-    if variant.speculation is not None and variant.speculation.draft_path is not None:
-        paths.append(variant.speculation.draft_path)
-    if all(path.startswith("/") for path in paths):
+    if local_checkpoints(variant):
         env.update([OFFLINE])
     if device == "cpu" and "kv_cache_memory_bytes" not in dict(variant.engine_args):
         env[CPU_KV_ENV] = str(cpu_cache_gib())
-    four_bits = variant.scheme in ("W4A16", "mixed") or len(paths) > 1  # a draft may have them too
+    drafts = variant.speculation is not None and variant.speculation.draft_path is not None
+    four_bits = variant.scheme in ("W4A16", "mixed") or drafts  # a draft may have them too
     if device == "cpu" and four_bits and without_avx512():
         env["VLLM_DISABLED_KERNELS"] = int4_cpu.REPLACED
-    return {**env, **_ambient(os.environ), **dict(variant.env)}
-
-
-def _ambient(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables of this process that change vLLM, so that they are recorded."""
-    steering = {
-        key: value
-        for key, value in env.items()
-        if (key.startswith("VLLM_") or key in _AMBIENT_NAMES) and key not in QUIET_ENV
-    }
-    return public_env(steering)
+    ambient = ambient_env(("VLLM_",), _AMBIENT_NAMES, QUIET_ENV)
+    return {**env, **ambient, **dict(variant.env)}

@@ -101,5 +101,4 @@ FAILURES: Final = Failures(
         "EngineCore encountered a fatal error",
         "EngineCore died unexpectedly",
     ),
-    cache_variable="VLLM_CACHE_ROOT",
 )

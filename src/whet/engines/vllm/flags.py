@@ -95,6 +95,11 @@ def flag_words(args: Iterable[tuple[str, Scalar]], *, python: str) -> list[str]:
     return words
 
 
+def adapter_word(name: str, path: str) -> str:
+    """``name=path``; vLLM takes a word with a comma for JSON."""
+    return json.dumps({"name": name, "path": path}) if "," in path else f"{name}={path}"
+
+
 def _known_name(key: str, python: str) -> str:
     plain = key.lstrip("-").replace("-", "_")
     if plain in _OWNED:

@@ -59,11 +59,6 @@ def limitation(
     )
 
 
-def installation_problem(python: str, installed: Installed | None, *, gpu: bool) -> str | None:
-    """Why what ``python`` has installed cannot run on this machine, with the fix, or None."""
-    return not_installed(python) if installed is None else build_problem(installed, gpu=gpu)
-
-
 def not_installed(python: str) -> str:
     """The sentence for a Python without vLLM."""
     return (

@@ -15,8 +15,7 @@ from whet.core.records import ModelFacts, QuantizedCheckpoint
 from whet.core.staging import require_space, staged
 from whet.core.store import translate_disk_errors
 from whet.core.units import NS_PER_S
-from whet.quant.checkpoint_record import CacheKey, write_record
-from whet.quant.copies import copy_beside
+from whet.quant.checkpoint_record import CacheKey, copy_beside, write_record
 from whet.quant.llama_cpp.convert import run_tool, write_gguf
 
 _SIXTEEN_BIT: Final = "16bit.gguf"

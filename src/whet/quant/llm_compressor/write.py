@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +23,14 @@ from whet.core.spec import GROUPED
 from whet.core.staging import require_space, staged
 from whet.core.store import translate_disk_errors
 from whet.core.units import NS_PER_S
-from whet.quant.calibration import Calibration, load_calibration
-from whet.quant.checkpoint_record import CacheKey, write_record
-from whet.quant.copies import copy_beside, write_config
+from whet.quant.calibration import Calibration, load_for
+from whet.quant.checkpoint_record import (
+    CacheKey,
+    copy_beside,
+    describe,
+    write_config,
+    write_record,
+)
 from whet.quant.llm_compressor.environment import LlmCompressor
 from whet.quant.suitability import inputs_needed
 
@@ -37,6 +41,7 @@ _IGNORE: Final = (
     r"re:.*(?:vision|visual|audio|image|multi_modal|mtp).*",
 )
 """What engines keep in 16 bits."""
+_PHASES: Final = {"import_s": "import", "load_s": "read", "work_s": "fit", "save_s": "write"}
 _LAYERS: Final = re.compile(r"\((\d+)/(\d+)\): ")
 _ANSWER: Final = "result.json"
 _TICK_S: Final = 0.2
@@ -63,7 +68,8 @@ def write_checkpoint(
     require_space(out, facts.weight_bytes, "the checkpoint")
     log = out.with_name(f"{out.name}.llm-compressor.log")
     with staged(out) as stage:
-        samples = _samples(facts, key, calibration)
+        reads = inputs_needed(key.recipe)
+        samples = load_for(key.recipe, facts, calibration) if reads else None
         scratch = stage.folder / "written"
         with translate_disk_errors(stage.folder):
             scratch.mkdir()
@@ -75,57 +81,25 @@ def write_checkpoint(
         copy_beside(Path(facts.path), stage.folder)
         write_config(Path(facts.path), stage.folder, quantization)
         written = _verified(stage.folder, facts, key)
-        done = _describe(target, facts, written, samples, result)
-        seconds = (time.monotonic_ns() - started_ns) / NS_PER_S
-        done = replace(done, writer=tool.title, seconds=seconds)
+        done = describe(
+            out,
+            key,
+            written,
+            calibration=None if samples is None else samples.facts,
+            units=(),
+            seconds=(time.monotonic_ns() - started_ns) / NS_PER_S,
+            peak_memory_bytes=result["allocated_bytes"],
+            device=str(result["device"]),
+            phases=tuple(
+                Phase(name=name, seconds=float(result[item])) for item, name in _PHASES.items()
+            ),
+            warnings=() if samples is None else samples.facts.warnings,
+            writer=tool.title,
+        )
         write_record(stage.folder, key, done)
         stage.keep()
     log.unlink(missing_ok=True)
     return done
-
-
-def _describe(
-    target: tuple[Path, CacheKey],
-    source: ModelFacts,
-    written: ModelFacts,
-    samples: Calibration | None,
-    result: Mapping[str, Any],
-) -> QuantizedCheckpoint:
-    """The record of the folder, under its later name."""
-    out, key = target
-    seconds = {"import_s": "import", "load_s": "read", "work_s": "fit", "save_s": "write"}
-    return QuantizedCheckpoint(
-        path=str(out.resolve()),
-        method=key.recipe.method,
-        scheme=key.recipe.scheme,
-        group_size=key.recipe.group_size if key.recipe.scheme in GROUPED else None,
-        source_weights_sha256=source.weights_sha256,
-        weights_sha256=written.weights_sha256,
-        weight_bytes=written.weight_bytes,
-        bits_per_weight=written.stored.bits_per_weight,
-        calibration=None if samples is None else samples.facts,
-        units=(),
-        seconds=0.0,
-        peak_memory_bytes=result["allocated_bytes"],
-        device=str(result["device"]),
-        phases=tuple(
-            Phase(name=name, seconds=float(result[item])) for item, name in seconds.items()
-        ),
-        warnings=() if samples is None else samples.facts.warnings,
-    )
-
-
-def _samples(facts: ModelFacts, key: CacheKey, calibration: Path) -> Calibration | None:
-    spec = key.recipe.calibration
-    if not inputs_needed(key.recipe):
-        return None
-    return load_calibration(
-        calibration,
-        Path(facts.path),
-        samples=spec.samples,
-        max_tokens=min(spec.max_tokens, facts.max_position),
-        seed=spec.seed,
-    )
 
 
 def _write_job(

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from whet.checkpoint import checkpoint_doubts, read_facts, weights_facts
+from whet.checkpoint import read_facts, weights_facts
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.core.errors import CheckpointError, InfeasibleError, UsageError, WhetError
 from whet.core.flags import plain_args
@@ -162,7 +162,6 @@ def _preflight(
         resolved=resolved,
         problems=(*spec_errors, *infeasible, *kv_scales, *_unsupported(resolved, engine_for)),
         advice=(
-            *checkpoint_doubts(target),
             *advice,
             *grouped,
             *(log.doubts if log is not None else ()),
