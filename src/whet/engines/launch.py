@@ -23,6 +23,7 @@ from whet.engines.memory import (
 )
 from whet.engines.probe import NoAnswer, generate_canary, is_healthy
 from whet.engines.process import EngineProcess, free_port
+from whet.engines.starved import on_its_way_up
 
 _POLL_S = 0.2
 _LOG_LAG_S = 1.0
@@ -88,8 +89,8 @@ def serve_process(
     """Spawn ``resolved.argv`` on a free port and yield it once it has generated.
 
     After a taken port or memory used by another program it is started once more. Raises
-    ``EngineStartError`` with the engine's own reason, and ``Interrupted`` if ``stop`` is set before
-    it is ready. May be entered in one thread and left in another.
+    ``EngineStartError`` with the engine's own reason, and ``Interrupted`` if ``stop`` is set before it is ready. May be
+    entered in one thread and left in another.
     """
     stop = stop or Event()
     with ExitStack() as stack:
@@ -99,7 +100,8 @@ def serve_process(
             slot.used_before = used_device_bytes() if resolved.device == "cuda" else None
             process, port = _spawn(resolved, log)
             stack.callback(process.stop)
-            outcome = _await_canary(process, resolved, port, stop)
+            with on_its_way_up(process, resolved.variant.name):
+                outcome = _await_canary(process, resolved, port, stop)
             if isinstance(outcome, str):
                 start = StartFacts(
                     variant=resolved.variant.name,

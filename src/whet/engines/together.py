@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine, Observer, Server
 from whet.core.records import ResolvedEngine
+from whet.engines.starved import LOOK_S, StartWatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,12 +70,13 @@ def serve_together(
     """
     ended: SimpleQueue[_ServerThread] = SimpleQueue()
     threads = [_ServerThread(start, ended) for start in wanted]
+    watch = StartWatch(observer.warn)
     try:
         for each in threads:
             each.start()
         for number in range(len(threads)):
             observer.waiting(f"starting, {number} of {len(threads)} ready", wanted[-1].log)
-            error = ended.get().error
+            error = _next(ended, watch).error
             if error is not None and not isinstance(error, EngineStartError):
                 raise error
         yield tuple(each.outcome for each in threads)
@@ -83,6 +85,14 @@ def serve_together(
     for each in threads:
         if each.error is not None and each.server is not None:  # it came up and could not be ended
             raise each.error
+
+
+def _next(ended: SimpleQueue[_ServerThread], watch: StartWatch) -> _ServerThread:
+    """The next start that ends; meanwhile those that are held up are named."""
+    while True:
+        with suppress(Empty):
+            return ended.get(timeout=LOOK_S)
+        watch.look()
 
 
 def _stop(threads: Sequence[_ServerThread]) -> None:

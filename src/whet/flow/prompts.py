@@ -26,6 +26,7 @@ from whet.core.records import (
 from whet.core.spec import EngineSpec
 from whet.core.units import human_duration, ns_to_s
 from whet.engines import get_profile
+from whet.engines.starved import watched
 from whet.flow.serving import CannotServe, plain_variant, resolve_alone
 from whet.levers.counters import counter_change
 from whet.load import TrialPlan, run_trial
@@ -64,7 +65,7 @@ def replay_prompts(
     except CannotServe as error:
         raise EngineStartError(f"the replay cannot be served here: {error}") from error
     observer.stage("verify", ", ".join(sets))
-    with engine.serve(resolved, log=log) as server:
+    with watched(engine.serve(resolved, log=log), observer.warn) as server:
         observer.note(f"ready in {human_duration(server.start.ready_s)}")
         facts = get_profile(resolved.engine).read_log(server.log_text())
         tokens = facts.kv_cache_tokens

@@ -15,6 +15,7 @@ from whet.core.starts import store_start
 from whet.core.store import RunStore
 from whet.core.units import human_duration
 from whet.engines import get_profile
+from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together
 from whet.flow.run.measure.find_rate import find_rate
 from whet.flow.run.measure.quality import measure_variant_quality, needs_answers_of
@@ -165,7 +166,8 @@ def serve(recorder: Recorder, engines: Engines, pending: PendingWork) -> Iterato
     observer = recorder.observer
     start = _start(recorder.store, engines, pending)
     observer.waiting("starting", start.log)
-    with start.engine.serve(start.resolved, log=start.log) as server:
+    serving = start.engine.serve(start.resolved, log=start.log)
+    with watched(serving, observer.warn) as server:
         _store_start(recorder.store, server, pending)
         observer.note(f"ready in {human_duration(server.start.ready_s)}")
         yield server

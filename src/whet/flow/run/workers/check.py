@@ -9,6 +9,7 @@ from typing import Final
 from whet.core.load_point import Rate
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine
+from whet.engines.starved import watched
 from whet.flow.run.traffic.lengths import measure_lengths
 from whet.flow.run.traffic.workload import trial_plan
 from whet.flow.run.workers.messages import (
@@ -42,7 +43,8 @@ def serve_check(
     Raises ``EngineStartError`` and ``EngineLostError``.
     """
     log = job.recorder.store.path("logs", "worker-check.log")
-    with job.engines(order.resolved.engine).serve(order.resolved, log=log) as server:
+    serving = job.engines(order.resolved.engine).serve(order.resolved, log=log)
+    with watched(serving, job.recorder.observer.warn) as server:
         if order.lengths:
             measure_lengths(job.plan, job.recorder, server, order.resolved)
         send(Ready())
