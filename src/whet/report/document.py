@@ -59,11 +59,12 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table with a caption."""
+    """A table with a caption. ``details`` shows the second lines of figures on a console too."""
 
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Row]
+    details: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

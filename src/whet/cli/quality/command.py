@@ -9,10 +9,12 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from whet.cli.options import OutputOptions, print_json
-from whet.cli.quality.output import drift_json, print_drift, print_gate, result_json
+from whet.cli.quality.output import drift_section, gate_section, result_json
 from whet.core.errors import MeasurementError, NothingQualifiesError
 from whet.core.format import plural
+from whet.core.records import encode
 from whet.flow.gate.options import QualityOptions
+from whet.report.writers.console import print_sections
 
 if TYPE_CHECKING:
     from whet.flow.gate.request import GateRequest
@@ -45,7 +47,7 @@ def _gate(request: GateRequest, output: OutputOptions) -> None:
 
     with output.observer() as observer:
         result = run_gate(request, observer)
-    print_gate(result, output.console)
+    print_sections([gate_section(result)], output.console)
     if output.json:
         print_json(result_json(result))
     why = result.reason or "no reason was given"
@@ -71,9 +73,9 @@ def _drift(request: GateRequest, golden: Path, output: OutputOptions) -> None:
 
     with output.observer() as observer:
         drift = check_golden(request.target, golden, request, observer)
-    print_drift(drift, output.console)
+    print_sections([drift_section(drift)], output.console)
     if output.json:
-        print_json(drift_json(drift))
+        print_json(encode(drift))
     if drift.verdict == "fail":
         raise NothingQualifiesError(
             f"{request.target} answers other than when {golden} was recorded"

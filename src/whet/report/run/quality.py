@@ -35,11 +35,18 @@ def build(run: Run) -> Section | None:
     records = quality_records(run)
     if not records:
         return None
-    nodes: list[Node] = [_likelihoods(records)]
+    nodes: list[Node] = []
     target = run.models.get("target")
     if target is not None and target.stored.scheme not in UNQUANTIZED:
         words = f"Compared with the model as stored ({target.stored.scheme}), not with 16 bit."
-        nodes.insert(0, Paragraph(text=words, tone="strong"))
+        nodes.append(Paragraph(text=words, tone="strong"))
+    nodes += [*quality_nodes(records), *_lost_answers(records)]
+    return Section(id="quality", title="Quality", group="Quality", nodes=nodes)
+
+
+def quality_nodes(records: Sequence[QualityRecord]) -> list[Node]:
+    """Likelihoods and verdicts, the reasons of these, and tasks."""
+    nodes: list[Node] = [_likelihoods(records)]
     if note := _distance_note(records):
         nodes.append(Paragraph(text=note, tone="muted"))
     reasons = merge_duplicates((each.variant, each.reason) for each in records if each.reason)
@@ -47,8 +54,7 @@ def build(run: Run) -> Section | None:
         nodes.append(Bullets(items=[f"{names}: {words}" for names, words in reasons]))
     if any(record.tasks for record in records):
         nodes += [Heading(text="Tasks"), _tasks(records)]
-    nodes += _lost_answers(run)
-    return Section(id="quality", title="Quality", group="Quality", nodes=nodes)
+    return nodes
 
 
 def quality_records(run: Run) -> list[QualityRecord]:
@@ -78,6 +84,7 @@ def _likelihoods(records: Sequence[QualityRecord]) -> Table:
     distances = figure_columns(*_DISTANCES) if has_distances else ()
     return Table(
         caption="Perplexity on held-out text",
+        details=True,
         columns=[
             Column(name="config"),
             *figure_columns(("perplexity", ""), ("change", "of perplexity")),
@@ -127,6 +134,7 @@ def _tasks(records: Sequence[QualityRecord]) -> Table:
     )
     return Table(
         caption="Task scores",
+        details=True,
         columns=[Column(name="config"), *(Column(name=name, figure=True) for name in names)],
         rows=[
             *(
@@ -171,10 +179,10 @@ def _visible(scores: Sequence[tuple[str, TaskScore]]) -> str:
     return f"{words}; not known for {', '.join(blind)}" if blind else words
 
 
-def _lost_answers(run: Run) -> Iterator[Folded]:
+def _lost_answers(records: Sequence[QualityRecord]) -> Iterator[Folded]:
     """Right on the baseline, wrong here; variants of the same weights lose the same answers."""
     groups: dict[tuple[str, tuple[TaskExample, ...]], list[str]] = {}
-    for record in quality_records(run):
+    for record in records:
         if record.examples:
             groups.setdefault((record.baseline, record.examples), []).append(record.variant)
     for (baseline, examples), names in groups.items():
