@@ -9,14 +9,12 @@ from whet.ci.result import ORDER, Check, CiResult
 from whet.core.format import plural
 from whet.report.document import (
     Bullets,
-    Column,
     Document,
     Node,
     Paragraph,
-    Row,
     Section,
     Table,
-    text_cell,
+    table,
     tone_of,
     verdict_cell,
 )
@@ -53,18 +51,10 @@ def verdict_line(result: CiResult) -> str:
 
 def _table(checks: Sequence[Check]) -> Table:
     ordered = sorted(checks, key=lambda check: ORDER.index(check.verdict))
-    rows = [
-        Row(
-            cells=[
-                verdict_cell(check.verdict),
-                text_cell(check.name),
-                text_cell(_cut(check.sentence)),
-            ]
-        )
-        for check in ordered[:_ROWS]
-    ]
-    columns = [Column(name=name) for name in ("verdict", "check", "result")]
-    return Table(caption="Checks, the worst first", columns=columns, rows=rows)
+    rows = (
+        (verdict_cell(check.verdict), check.name, _cut(check.sentence)) for check in ordered[:_ROWS]
+    )
+    return table("Checks, the worst first", ("verdict", "check", "result"), rows)
 
 
 def _changes(result: CiResult) -> Node:

@@ -18,10 +18,8 @@ from whet.report.document import (
     Column,
     Node,
     Paragraph,
-    Row,
     Section,
-    Table,
-    text_cell,
+    table,
 )
 from whet.report.text import DASH, ONE_START
 
@@ -45,12 +43,12 @@ def build(run: Run) -> Section | None:
 
 def map_section(result: SpeculationMap) -> Section:
     """Return the section of one map."""
-    table = Table(
-        caption=f"{plural(len(result.points), 'point')}; 95% intervals in brackets",
-        columns=[Column(name=name, figure=name not in ("on top of", "pays")) for name in _HEADS],
-        rows=[Row(cells=[text_cell(text) for text in _cells(point)]) for point in _sorted(result)],
+    made = table(
+        f"{plural(len(result.points), 'point')}; 95% intervals in brackets",
+        [Column(name=name, figure=name not in ("on top of", "pays")) for name in _HEADS],
+        map(_cells, _sorted(result)),
     )
-    nodes: list[Node] = [Paragraph(text=headline(result), tone="strong"), table]
+    nodes: list[Node] = [Paragraph(text=headline(result), tone="strong"), made]
     nodes += [*_charts(result), Bullets(items=[_both(point) for point in result.points])]
     if result.left_out:
         left_out = [one_line(f"left out: {item}") for item in result.left_out]
