@@ -9,14 +9,12 @@ from whet.ci.result import ORDER, Check, CiResult
 from whet.core.format import plural
 from whet.report.document import (
     Bullets,
-    Column,
     Document,
     Node,
     Paragraph,
-    Row,
     Section,
     Table,
-    text_cell,
+    table,
     tone_of,
     verdict_cell,
 )
@@ -51,14 +49,8 @@ def _verdict(result: CiResult) -> str:
 
 
 def _table(checks: Sequence[Check]) -> Table:
-    columns = [Column(name=name) for name in ("verdict", "check", "result")]
-    rows = [
-        [verdict_cell(c.verdict), text_cell(c.name), text_cell(_cut(c.sentence))]
-        for c in checks[:_ROWS]
-    ]
-    return Table(
-        caption="Checks, the worst first", columns=columns, rows=[Row(cells=row) for row in rows]
-    )
+    rows = ((verdict_cell(c.verdict), c.name, _cut(c.sentence)) for c in checks[:_ROWS])
+    return table("Checks, the worst first", ("verdict", "check", "result"), rows)
 
 
 def _changes(result: CiResult) -> Node:

@@ -8,21 +8,14 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from rich.table import Table
-from rich.text import Text
 
 from whet.cli.options import OutputOptions, print_json
 from whet.core.spec import EngineSpec
 from whet.core.units import human_bytes
 from whet.flow.doctor import Examination, examine
+from whet.report.document import Node, Paragraph, Section, Table, table, verdict_cell
+from whet.report.writers.console import print_sections
 
-_STYLES: Final = {
-    "available": "green",
-    "slow": "yellow",
-    "doubtful": "yellow",
-    "not available here": "red",
-    "not known here": "dim",
-}
 _NAMED: Final = ("slow", "doubtful", "not available here")
 """The statuses whose levers the summary names."""
 
@@ -43,13 +36,19 @@ def doctor(
     if output.json:
         print_json(examination.document())
         return
-    console = output.console
-    for name, value in _summary(examination):
-        console.print(Text.assemble((f"{name:<8}", "bold"), value), soft_wrap=True)
+    print_sections([_section(examination, all_rows=all_rows)], output.console)
+
+
+def _section(examination: Examination, *, all_rows: bool) -> Section:
+    """The summary, and with ``all_rows`` each lever with the reason."""
+    nodes: list[Node] = [Paragraph(text=f"{name}: {text}") for name, text in _summary(examination)]
     if all_rows:
-        console.print(_table(examination))
+        nodes.append(_table(examination))
     elif examination.rows:
-        console.print("whet doctor --all prints every lever, with the reason", style="dim")
+        words = "whet doctor --all prints every lever, with the reason"
+        nodes.append(Paragraph(text=words, tone="muted"))
+    title = f"{examination.engine} on this machine"
+    return Section(id="doctor", title=title, group="Doctor", nodes=nodes)
 
 
 def _summary(examination: Examination) -> Iterator[tuple[str, str]]:
@@ -71,29 +70,27 @@ def _summary(examination: Examination) -> Iterator[tuple[str, str]]:
     if not examination.levers:
         return
     counts = examination.counts
-    yield "levers", ", ".join(f"{counts[s]} {s}" for s in _STYLES if counts[s])
+    yield "levers", ", ".join(f"{count} {status}" for status, count in counts.items())
     for status in _NAMED:
         if names := examination.levers_with(status):
-            yield f"{status}: ", ", ".join(names)
+            yield status, ", ".join(names)
 
 
 def _table(examination: Examination) -> Table:
     """One line per lever; without an engine, one line per row, by machine."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("lever", overflow="fold", max_width=36)
-    if examination.installed is None:
-        table.add_column("machine")
-        table.add_column("outcome", min_width=9)
-        table.add_column("why", min_width=24)
-        for row in sorted(examination.rows, key=lambda row: row.machine):
-            until = "" if not row.until else f", before {row.until}"
-            reason = f"{row.sentence}; since {row.since}{until}"
-            table.add_row(*map(Text, (row.lever, row.machine, row.outcome, reason)))
-        return table
-    table.add_column("here", min_width=10)
-    table.add_column("why", min_width=28)
-    for item in examination.levers:
-        why = "" if item.row is None else item.row.sentence
-        status = Text(item.status, style=_STYLES[item.status])
-        table.add_row(Text(item.lever), status, Text(why))
-    return table
+    if examination.installed is not None:
+        levers = (
+            (item.lever, verdict_cell(item.status), "" if item.row is None else item.row.sentence)
+            for item in examination.levers
+        )
+        return table("Levers", ("lever", "here", "why"), levers)
+    rows = [
+        (
+            row.lever,
+            row.machine,
+            row.outcome,
+            f"{row.sentence}; since {row.since}{f', before {row.until}' if row.until else ''}",
+        )
+        for row in sorted(examination.rows, key=lambda row: row.machine)
+    ]
+    return table("Levers by machine", ("lever", "machine", "outcome", "why"), rows)

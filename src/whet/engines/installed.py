@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from whet.engines.compatibility import STOPS, WARNINGS, Row, most_specific
 from whet.engines.machine import Machine
+
+Status = Literal["available", "slow", "doubtful", "not available here", "not known here"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +26,7 @@ class LeverStatus:
     """One lever on a machine; ``row`` is None where the table does not cover it."""
 
     lever: str
-    status: str
+    status: Status
     row: Row | None
 
 
@@ -49,7 +52,7 @@ def lever_statuses(
     )
 
 
-def _status(row: Row | None, installed: Installed) -> str:
+def _status(row: Row | None, installed: Installed) -> Status:
     if row is None:
         return "not known here"
     if is_blocked(row, installed):

@@ -89,8 +89,8 @@ def serve_process(
     """Spawn ``resolved.argv`` on a free port and yield it once it has generated.
 
     After a taken port or memory used by another program it is started once more. Raises
-    ``EngineStartError`` with the engine's own reason, and ``Interrupted`` if ``stop`` is set before it is ready. May be
-    entered in one thread and left in another.
+    ``EngineStartError`` with the engine's own reason, and ``Interrupted`` if ``stop`` is set before
+    it is ready. May be entered in one thread and left in another.
     """
     stop = stop or Event()
     with ExitStack() as stack:

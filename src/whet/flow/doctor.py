@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from whet.core.provenance import Device, find_device
 from whet.engines import EngineProfile, get_profile
 from whet.engines.compatibility import Row, compatibility_rows
-from whet.engines.installed import Installed, LeverStatus, lever_statuses
+from whet.engines.installed import Installed, LeverStatus, Status, lever_statuses
 from whet.engines.machine import Machine, cpu_features, find_machine
 
 
@@ -34,9 +34,10 @@ class Examination:
     rows: tuple[Row, ...]
 
     @property
-    def counts(self) -> Counter[str]:
-        """How many levers have each status."""
-        return Counter(item.status for item in self.levers)
+    def counts(self) -> dict[str, int]:
+        """How many levers have each status, the working ones first."""
+        counts = Counter(item.status for item in self.levers)
+        return {status: counts[status] for status in get_args(Status) if counts[status]}
 
     def levers_with(self, status: str) -> tuple[str, ...]:
         """The levers with this status."""

@@ -29,10 +29,8 @@ from whet.report.document import (
     Facts,
     Node,
     Paragraph,
-    Row,
     Section,
-    Table,
-    text_cell,
+    table,
 )
 from whet.report.text import DASH, Shown, format_time
 from whet.report.writers.console import plain, print_sections
@@ -103,12 +101,9 @@ def _section(
     """One table; ``heads`` are (name, is a figure). None without rows."""
     if not rows:
         return None
-    table = Table(
-        caption=title,
-        columns=[Column(name=name, figure=figure) for name, figure in heads],
-        rows=[Row(cells=[text_cell(value) for value in row]) for row in rows],
-    )
-    nodes: list[Node] = [table, Paragraph(text=note, tone="muted")] if note else [table]
+    columns = [Column(name=name, figure=figure) for name, figure in heads]
+    made = table(title, columns, rows)
+    nodes: list[Node] = [made, Paragraph(text=note, tone="muted")] if note else [made]
     return Section(id=id, title=title, group=title, nodes=nodes, on_console=True)
 
 

@@ -59,11 +59,12 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table with a caption."""
+    """A table with a caption. ``details`` shows the second lines of figures on a console too."""
 
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Row]
+    details: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,11 +206,16 @@ def figure_columns(*heads: str | tuple[str, str]) -> tuple[Column, ...]:
 
 
 def table(
-    caption: str, columns: Iterable[Column | str], rows: Iterable[Row | Iterable[object]]
+    caption: str,
+    columns: Iterable[Column | str],
+    rows: Iterable[Row | Iterable[object]],
+    *,
+    details: bool = False,
 ) -> Table:
     """A table of plain values: a name is a column of words, any value becomes a cell."""
     return Table(
         caption=caption,
+        details=details,
         columns=[each if isinstance(each, Column) else Column(name=each) for each in columns],
         rows=[each if isinstance(each, Row) else row(each) for each in rows],
     )

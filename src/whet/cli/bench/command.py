@@ -41,9 +41,9 @@ def bench(
     request = build_request(url, options)
     with output.observer() as observer:
         if search.find_max is not None:
-            found = find_max(request, search, view.constraints, view.bounds, observer)
-            search_report(found, view).show(view, output)
-            _raise(found.error)
+            saturation = find_max(request, search, view.constraints, view.bounds, observer)
+            search_report(saturation, view).show(view, output)
+            _raise(saturation.error)
         elif options.compare.against is not None:
             compared = bench_against(request, options.compare, observer)
             compare_report(compared, view).show(view, output)

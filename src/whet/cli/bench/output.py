@@ -42,16 +42,16 @@ class ResultView:
 
 def read_view(options: ResultOptions) -> ResultView:
     """The options, checked. ``UsageError`` for a metric, percentile or objective that is wrong."""
-    from whet.flow.bench.build import key_values
-    from whet.flow.bench.objectives import read_bounds, read_constraints
+    from whet.flow.bench.build import key_values, read_objectives
 
     notes = key_values(options.metadata, "--metadata")
     if options.label is not None:
         notes["label"] = options.label
+    bounds, constraints = read_objectives(options)
     return ResultView(
         selection=_selection(options.percentile_metrics, options.metric_percentiles),
-        bounds=read_bounds(options),
-        constraints=read_constraints(options),
+        bounds=bounds,
+        constraints=constraints,
         path=options.result_dir / options.result_filename if options.save_result else None,
         detailed=options.save_detailed,
         notes={name: _without_secret(name, value) for name, value in notes.items()},
@@ -189,22 +189,19 @@ def search_report(result: SearchResult, view: ResultView) -> Report:
 
 def _section(result: BenchResult, view: ResultView) -> Section:
     """All runs in one table, and whether they meet the objectives."""
-    from whet.flow.bench.objectives import judge_objectives
-    from whet.report.bench.load import load_section, objective_nodes
-    from whet.report.document import Paragraph
+    from whet.report.bench.load import load_section
 
-    section = load_section(result.trials, view.selection)
-    nodes, facts = list(section.nodes), result.facts
-    if facts is not None and (result.request.prefixes is not None or facts.expected_hit_rate > 0):
-        words = f"prefix hit rate to expect: {facts.expected_hit_rate:.3g}"
-        nodes.insert(0, Paragraph(text=words))
-    judged = judge_objectives(result.trials, view.bounds, view.constraints)
-    if (share := judged.share) is not None:
-        words = f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests"
-        nodes.append(Paragraph(text=f"{words} within {judged.bounds_text}"))
-    if judged.verdict is not None:
-        nodes += objective_nodes(judged.verdict)
-    return replace(section, nodes=nodes)
+    facts = result.facts
+    shares = facts is not None and (
+        result.request.prefixes is not None or facts.expected_hit_rate > 0
+    )
+    return load_section(
+        result.trials,
+        view.selection,
+        expected_hit_rate=facts.expected_hit_rate if facts is not None and shares else None,
+        bounds=view.bounds,
+        constraints=view.constraints,
+    )
 
 
 def run_json(trial: TrialRecord, result: BenchResult, view: ResultView) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from whet.cli.options import OutputOptions, print_json
-from whet.cli.quality.output import print_drift, print_gate, result_json
+from whet.cli.quality.output import drift_section, gate_section, result_json
 from whet.core.errors import MeasurementError, NothingQualifiesError
 from whet.core.format import plural
 from whet.core.records import encode
 from whet.flow.gate.options import QualityOptions
+from whet.report.writers.console import print_sections
 
 
 def quality(
@@ -43,7 +44,7 @@ def _gate(target: str, options: QualityOptions, output: OutputOptions) -> None:
 
     with output.observer() as observer:
         result = run_gate(target, options, observer)
-    print_gate(result, output.console)
+    print_sections([gate_section(result)], output.console)
     if output.json:
         print_json(result_json(result))
     why = result.reason or "no reason was given"
@@ -69,7 +70,7 @@ def _drift(target: str, golden: Path, options: QualityOptions, output: OutputOpt
 
     with output.observer() as observer:
         drift = check_golden(target, golden, options, observer)
-    print_drift(drift, output.console)
+    print_sections([drift_section(drift)], output.console)
     if output.json:
         print_json(encode(drift))
     if drift.verdict == "fail":

@@ -89,12 +89,12 @@ class Saturation:
     it is not empty, the answer does not fall with the load and the bracket is not to be trusted.
     """
 
-    highest_met: float | None
-    lowest_missed: float | None
+    highest_met: float | None = None
+    lowest_missed: float | None = None
     stopped: StopReason
-    measurements: tuple[LoadMeasurement, ...]
-    undecided_levels: tuple[float, ...]
-    met_above_missed: tuple[float, ...]
+    measurements: tuple[LoadMeasurement, ...] = ()
+    undecided_levels: tuple[float, ...] = ()
+    met_above_missed: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,9 +19,10 @@ from whet.core.bench_options import (
     ServerOptions,
 )
 from whet.core.errors import UsageError
+from whet.core.records.objective import Bound, Constraint
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
-from whet.flow.bench.options import BenchOptions, SourceOptions
+from whet.flow.bench.options import BenchOptions, ResultOptions, SourceOptions
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
 from whet.load.dataset import LengthLimits
@@ -37,6 +38,7 @@ from whet.load.sources.request import (
     Source,
 )
 from whet.load.synthetic import SharedPrefixes
+from whet.metrics.objective import parse_goodput, parse_objective
 from whet.requests.prefix_trace_file import is_prefix_trace, read_prefix_trace
 from whet.requests.trace import Reading, Trace, cut_trace, read_trace
 
@@ -132,6 +134,14 @@ def set_environment(server: ServerOptions) -> None:
 
 def _is_secret(header: str) -> bool:
     return is_secret_name(header) or header.lower() in ("authorization", "cookie")
+
+
+def read_objectives(
+    options: ResultOptions,
+) -> tuple[tuple[Bound, ...] | None, tuple[Constraint, ...] | None]:
+    """The limits of ``--goodput`` and of ``--slo``; ``UsageError`` for one that is wrong."""
+    bounds = None if options.goodput is None else parse_goodput([options.goodput])
+    return bounds, None if options.objective is None else parse_objective(options.objective)
 
 
 def key_values(texts: Sequence[str], flag: str) -> dict[str, str]:

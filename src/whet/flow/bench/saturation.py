@@ -177,17 +177,10 @@ class _LevelSearch:
 
     def so_far(self) -> Saturation:
         """What the finished measurements say: the same search, answered from memory."""
-        if self.outcomes:
-            plan = replace(self.plan, budget=len(self.outcomes))
-            return find_saturation(lambda level, effort: self.outcomes[level, effort], plan)
-        return Saturation(
-            highest_met=None,
-            lowest_missed=None,
-            stopped="budget",
-            measurements=(),
-            undecided_levels=(),
-            met_above_missed=(),
-        )
+        if not self.outcomes:
+            return Saturation(stopped="budget")
+        plan = replace(self.plan, budget=len(self.outcomes))
+        return find_saturation(lambda level, effort: self.outcomes[level, effort], plan)
 
     def result(self, saturation: Saturation, error: WhetError | None = None) -> SearchResult:
         """The result as it stands."""

@@ -8,13 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from whet.core.records import Estimate, TrialRecord
-from whet.core.records.objective import ObjectiveVerdict
+from whet.core.records import Estimate, RequestEvent, TrialRecord
+from whet.core.records.objective import Bound, Constraint
 from whet.core.redact import one_line
 from whet.core.units import NS_PER_MS
 from whet.metrics import request_figures, summarise
 from whet.metrics.drift import drifts_of
 from whet.metrics.estimates import Floats, quantile_estimate
+from whet.metrics.objective import attainment, goodput_text, judge
 from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures
 from whet.metrics.summary import UNPRICED
@@ -39,8 +40,15 @@ _TITLES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
 _NOTE: Final = "Latencies in ms, from the schedule; ? too few requests to be certain."
 
 
-def load_section(trials: Sequence[TrialRecord], selection: Selection) -> Section:
-    """Failures by their word, rates and latencies over all usable trials."""
+def load_section(
+    trials: Sequence[TrialRecord],
+    selection: Selection,
+    *,
+    expected_hit_rate: float | None = None,
+    bounds: Sequence[Bound] | None = None,
+    constraints: Sequence[Constraint] | None = None,
+) -> Section:
+    """Failures by their word, rates, latencies and objectives over all usable trials."""
     good = usable_trials(trials)
     events = [event for trial in trials for event in trial.requests]
     failures = Counter(event.error for event in events if event.error is not None)
@@ -49,8 +57,10 @@ def load_section(trials: Sequence[TrialRecord], selection: Selection) -> Section
         Paragraph(text=f"{word} × {count}: {details[word]}", tone="bad")
         for word, count in failures.most_common()
     ]
+    if expected_hit_rate is not None:
+        nodes.append(Paragraph(text=f"prefix hit rate to expect: {expected_hit_rate:.3g}"))
+    steady = [event for trial in good for event in steady_requests(trial)]
     if good:
-        steady = (event for trial in good for event in steady_requests(trial))
         figures = [item for event in steady if (item := request_figures(event)) is not None]
         nodes += [
             Bullets(items=list(_drifts(good)), tone="warn"),
@@ -58,6 +68,7 @@ def load_section(trials: Sequence[TrialRecord], selection: Selection) -> Section
             Paragraph(text=_NOTE, tone="muted"),
             _latencies(figures, selection),
         ]
+    nodes += _objectives(steady, bounds, constraints)
     title = f"{len(events) - failures.total()} of {len(events)} requests answered"
     return Section(id="load", title=title, group="Load", nodes=nodes)
 
@@ -70,8 +81,18 @@ def _drifts(trials: Sequence[TrialRecord]) -> Iterator[str]:
                 yield f"run {trial.trial + 1}: {name} drifted by {change} over the run"
 
 
-def objective_nodes(verdict: ObjectiveVerdict) -> Iterator[Node]:
-    """Each constraint with its figure, and why it is not decided where it is not."""
+def _objectives(
+    steady: Sequence[RequestEvent],
+    bounds: Sequence[Bound] | None,
+    constraints: Sequence[Constraint] | None,
+) -> Iterator[Node]:
+    """The share within the bounds; each constraint, and why it is not decided where it is not."""
+    if bounds is not None and (share := attainment(steady, bounds)) is not None:
+        words = f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests"
+        yield Paragraph(text=f"{words} within {goodput_text(bounds)}")
+    if constraints is None or not steady:
+        return
+    verdict = judge(steady, constraints)
     yield Paragraph(text=f"objective {verdict.verdict}", tone=tone_of(verdict.verdict))
     for item in verdict.judgements:
         figure = "" if item.figure is None else f", {_shown(item.figure).full}"

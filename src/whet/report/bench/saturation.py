@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -42,13 +41,7 @@ _BUILT_UP: Final = 2  # times as long as a request takes: in flight is what it w
 _NOTE: Final = "Latencies in ms, from the schedule; ? too few requests to be certain."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Line:
-    """One measurement with its trial's figures."""
-
-    measured: LoadMeasurement
-    trial: TrialRecord
-    summary: CellSummary
+_Line = tuple[LoadMeasurement, TrialRecord, CellSummary]
 
 
 def search_section(result: SearchResult) -> Section:
@@ -121,7 +114,7 @@ def saturation_json(result: SearchResult) -> dict[str, Any]:
         "knee": encode(result.knee),
         "answer": answer(result),
         "warnings": list(warnings(result)),
-        "measurements": [_measurement_json(line) for line in _lines(result)],
+        "measurements": [_measurement_json(*line) for line in _lines(result)],
     }
 
 
@@ -130,21 +123,21 @@ def search_chart(result: SearchResult) -> Chart | None:
 
     A load's last measurement is drawn; one that did not meet the objective is a cross.
     """
-    lines = {line.measured.level: line for line in _lines(result)}
+    last = {measured.level: (measured, summary) for measured, _, summary in _lines(result)}
     points = [
         Point(
-            series=verdict,
+            series=measured.outcome.verdict,
             x=level,
             y=rate.value,
             low=rate.low,
             high=rate.high,
-            label=f"{_level(result, level)}: {number(rate.value)} requests/s, {verdict}",
+            label=f"{_level(result, level)}: {number(rate.value)} requests/s, "
+            f"{measured.outcome.verdict}",
             order=level,
-            counts=verdict == "met",
+            counts=measured.outcome.verdict == "met",
         )
-        for level, line in sorted(lines.items())
-        if (rate := line.summary.rps_mean) is not None
-        for verdict in [line.measured.outcome.verdict]
+        for level, (measured, summary) in sorted(last.items())
+        if (rate := summary.rps_mean) is not None
     ]
     if not points:
         return None
@@ -165,48 +158,44 @@ def search_chart(result: SearchResult) -> Chart | None:
 
 
 def _lines(result: SearchResult) -> list[_Line]:
-    """In the order of measuring."""
+    """Each measurement with its trial and the trial's figures, in the order of measuring."""
     return [
-        _Line(measured=measured, trial=trial, summary=summarise([trial], cell=UNPRICED))
+        (measured, trial, summarise([trial], cell=UNPRICED))
         for measured, trial in zip(result.saturation.measurements, result.trials, strict=True)
     ]
 
 
 def _table(result: SearchResult) -> Table:
-    targets = [item.asked for item in result.saturation.measurements[0].outcome.judgements]
     sent = f"{result.unit} sent" if result.axis == "rate" else result.unit
-    lines = sorted(_lines(result), key=lambda line: (line.measured.level, line.measured.effort))
-    return table(
-        _NOTE,
-        [
-            Column(name="load", unit=sent, figure=True),
-            Column(name="requests", figure=True, drop=4),
-            Column(name="failed", figure=True, drop=1),
-            Column(name="completed", unit="requests/s", figure=True),
-            Column(name="output", unit="tokens/s", figure=True, drop=2),
-            Column(name="TTFT p95", unit="ms", figure=True),
-            Column(name="TPOT p95", unit="ms", figure=True, drop=3),
-            *figure_columns(*targets),
-            "answer",
-        ],
-        [
-            [
-                _plain(line.measured.level),
-                line.summary.requests,
-                line.summary.errors or None,
-                shown(line.summary.rps_mean).marked,
-                shown(line.summary.tps_mean).marked,
-                shown(line.summary.ttft_p95_ms).marked,
-                shown(line.summary.tpot_p95_ms).marked,
-                *(
-                    _figure(item, share=_is_share(result, at))
-                    for at, item in enumerate(line.measured.outcome.judgements)
-                ),
-                verdict_cell(line.measured.outcome.verdict),
-            ]
-            for line in lines
-        ],
-    )
+    targets = [item.asked for item in result.saturation.measurements[0].outcome.judgements]
+    columns = [
+        Column(name="load", unit=sent, figure=True),
+        Column(name="requests", figure=True, drop=4),
+        Column(name="failed", figure=True, drop=1),
+        Column(name="completed", unit="requests/s", figure=True),
+        Column(name="output", unit="tokens/s", figure=True, drop=2),
+        Column(name="TTFT p95", unit="ms", figure=True),
+        Column(name="TPOT p95", unit="ms", figure=True, drop=3),
+        *figure_columns(*targets),
+        Column(name="answer"),
+    ]
+    lines = sorted(_lines(result), key=lambda line: (line[0].level, line[0].effort))
+    return table(_NOTE, columns, (_row(result, *line) for line in lines))
+
+
+def _row(
+    result: SearchResult, measured: LoadMeasurement, _: TrialRecord, summary: CellSummary
+) -> list[object]:
+    outcome = measured.outcome
+    rates = (summary.rps_mean, summary.tps_mean, summary.ttft_p95_ms, summary.tpot_p95_ms)
+    return [
+        _plain(measured.level),
+        summary.requests,
+        summary.errors or None,
+        *(shown(figure).marked for figure in rates),
+        *(_figure(item, share=_is_share(result, at)) for at, item in enumerate(outcome.judgements)),
+        verdict_cell(outcome.verdict),
+    ]
 
 
 def _figure(judgement: Judgement, *, share: bool) -> Cell:
@@ -221,14 +210,16 @@ def _figure(judgement: Judgement, *, share: bool) -> Cell:
     return text_cell(f"{text(figure.value)}{'' if figure.certified else ' ?'}{interval}", tone)
 
 
-def _measurement_json(line: _Line) -> dict[str, Any]:
-    summary, raw = line.summary, vllm_result(line.trial, Selection(metrics=()))
+def _measurement_json(
+    measured: LoadMeasurement, trial: TrialRecord, summary: CellSummary
+) -> dict[str, Any]:
+    raw = vllm_result(trial, Selection(metrics=()))
     return {
-        "level": line.measured.level,
-        "effort": line.measured.effort,
-        "verdict": line.measured.outcome.verdict,
-        "judgements": encode(line.measured.outcome.judgements),
-        "trial": line.trial.trial,
+        "level": measured.level,
+        "effort": measured.effort,
+        "verdict": measured.outcome.verdict,
+        "judgements": encode(measured.outcome.judgements),
+        "trial": trial.trial,
         "completed": summary.requests - summary.errors,
         "failed": summary.errors,
         "request_throughput": encode(summary.rps_mean),

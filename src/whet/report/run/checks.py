@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
@@ -22,12 +22,9 @@ from whet.report.document import (
     Heading,
     Node,
     Paragraph,
-    Row,
     Section,
-    Table,
-    figure_cell,
     figure_columns,
-    text_cell,
+    table,
     verdict_cell,
 )
 from whet.report.run.quality import (
@@ -67,17 +64,16 @@ class _Check:
 
 def build(run: Run) -> Section | None:
     """Every check that some variant was put to."""
-    records = quality_records(run)
-    checks = (
-        _same_weights(run, records),
-        _lossless(records),
-        _structured(records),
-        _identity(records),
-    )
-    nodes = [node for check in checks if check.lines for node in _nodes(check)]
+    nodes = check_nodes(quality_records(run))
     if not nodes:
         return None
     return Section(id="checks", title="Further checks", group="Quality", nodes=nodes)
+
+
+def check_nodes(records: Sequence[QualityRecord]) -> list[Node]:
+    """A table with its meaning and notes for each check that some record holds."""
+    checks = (_same_weights(records), _lossless(records), _structured(records), _identity(records))
+    return [node for check in checks if check.lines for node in _nodes(check)]
 
 
 def _nodes(check: _Check) -> list[Node]:
@@ -87,18 +83,21 @@ def _nodes(check: _Check) -> list[Node]:
     columns += [Column(name="verdict")] if judged else []
     rows = []
     for line in check.lines:
-        cells = [text_cell(line.variant)]
-        cells += [text_cell(line.subject)] if check.subject else []
-        cells += [verdict_cell(line.verdict)] if judged else []
-        rows.append(Row(cells=[*cells, *(figure_cell(figure) for figure in line.figures)]))
-    table = Table(caption=check.title, columns=[*columns, *figure_columns(*check.heads)], rows=rows)
+        words = [line.subject] if check.subject else []
+        verdicts = [verdict_cell(line.verdict)] if judged else []
+        rows.append([line.variant, *words, *verdicts, *line.figures])
+    made = table(check.title, [*columns, *figure_columns(*check.heads)], rows)
     notes = merge_duplicates((line.variant, note) for line in check.lines for note in line.notes)
-    nodes: list[Node] = [Heading(text=check.title), Paragraph(text=check.meaning, tone="muted")]
-    nodes.append(table)
-    return [*nodes, Bullets(items=[f"{names}: {words}" for names, words in notes])]
+    return [
+        Heading(text=check.title),
+        Paragraph(text=check.meaning, tone="muted"),
+        replace(made, details=True),
+        Bullets(items=[f"{names}: {words}" for names, words in notes]),
+    ]
 
 
-def _same_weights(run: Run, records: Iterable[QualityRecord]) -> _Check:
+def _same_weights(records: Sequence[QualityRecord]) -> _Check:
+    by_name = {record.variant: record for record in records}
     return _Check(
         title="Same weights",
         meaning="Speculation, caching and batching change the order of additions and nothing "
@@ -111,14 +110,17 @@ def _same_weights(run: Run, records: Iterable[QualityRecord]) -> _Check:
             ("KL p99", "millinats"),
             ("flips", "of positions"),
         ),
-        lines=[_same_weights_line(run, record) for record in records if record.twin is not None],
+        lines=[
+            _same_weights_line(record, by_name.get(record.twin))
+            for record in records
+            if record.twin is not None
+        ],
         subject="compared with",
     )
 
 
-def _same_weights_line(run: Run, record: QualityRecord) -> _Line:
+def _same_weights_line(record: QualityRecord, reference: QualityRecord | None) -> _Line:
     kl, p99, flips = distance_figures(record.twin_distances)
-    reference = run.quality.get(record.twin or "")
     repeat = reference.twin_distances if reference is not None else None
     itself = record.twin == record.variant
     return _Line(

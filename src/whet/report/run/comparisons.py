@@ -12,11 +12,10 @@ from whet.report.document import (
     Folded,
     Node,
     Paragraph,
-    Row,
     Section,
     Table,
     figure_cell,
-    text_cell,
+    table,
 )
 from whet.report.run.common import load_title
 from whet.report.text import DASH
@@ -55,48 +54,39 @@ def _family(tested: Sequence[Difference]) -> str:
 
 
 def _tested(tested: Sequence[Difference]) -> Table:
-    return Table(
-        caption="Throughput at one price, tested",
-        columns=[
-            Column(name="config"),
+    return table(
+        "Throughput at one price, tested",
+        [
+            "config",
             Column(name=load_title(each.batch_size for each in tested), figure=True),
             Column(name="of the reference's", figure=True),
-            Column(name="differs"),
+            "differs",
             Column(name="starts needed", figure=True),
         ],
-        rows=[
-            Row(
-                cells=[
-                    text_cell(each.candidate),
-                    text_cell(f"{each.batch_size} against {each.reference_batch_size}"),
-                    figure_cell(each.ratio),
-                    text_cell("yes" if each.different else "not shown"),
-                    text_cell(DASH if each.starts_needed is None else each.starts_needed),
-                ]
-            )
+        [
+            [
+                each.candidate,
+                f"{each.batch_size} against {each.reference_batch_size}",
+                figure_cell(each.ratio),
+                "yes" if each.different else "not shown",
+                DASH if each.starts_needed is None else each.starts_needed,
+            ]
             for each in tested
         ],
     )
 
 
 def _explored(others: Sequence[Difference]) -> Table:
-    return Table(
-        caption="Every ratio",
-        columns=[
-            Column(name="config"),
-            Column(name="metric"),
+    return table(
+        "Every ratio",
+        [
+            "config",
+            "metric",
             Column(name=load_title(each.batch_size for each in others), figure=True),
             Column(name="ratio", figure=True),
         ],
-        rows=[
-            Row(
-                cells=[
-                    text_cell(each.candidate),
-                    text_cell(each.metric),
-                    text_cell(each.batch_size),
-                    figure_cell(each.ratio),
-                ]
-            )
+        [
+            [each.candidate, each.metric, each.batch_size, figure_cell(each.ratio)]
             for each in others
         ],
     )

@@ -7,14 +7,11 @@ from whet.core.records import DegenerateTraffic
 from whet.core.run import Run
 from whet.report.document import (
     Code,
-    Column,
     Folded,
     Node,
     Paragraph,
-    Row,
     Section,
-    Table,
-    text_cell,
+    table,
     verdict_cell,
 )
 
@@ -32,21 +29,12 @@ def build(run: Run) -> Section | None:
     records = [run.degenerate[name] for name in run.variants if name in run.degenerate]
     if not records:
         return None
-    table = Table(
-        caption="Degenerate text among timed answers",
-        columns=[Column(name=name) for name in ("config", "verdict", "examined")],
-        rows=[
-            Row(
-                cells=[
-                    text_cell(record.variant),
-                    verdict_cell(record.verdict),
-                    text_cell(sentence(record)),
-                ]
-            )
-            for record in records
-        ],
+    made = table(
+        "Degenerate text among timed answers",
+        ("config", "verdict", "examined"),
+        [[record.variant, verdict_cell(record.verdict), sentence(record)] for record in records],
     )
-    nodes: list[Node] = [Paragraph(text=_WORDS, tone="muted"), table]
+    nodes: list[Node] = [Paragraph(text=_WORDS, tone="muted"), made]
     for record in records:
         if record.examples:
             answers = [Code(text=text) for text in record.examples]

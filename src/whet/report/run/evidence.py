@@ -11,14 +11,13 @@ from whet.core.run import Run
 from whet.report.document import (
     Cell,
     Code,
-    Column,
     Folded,
     Node,
     Paragraph,
-    Row,
     Section,
     Table,
     Tone,
+    table,
     text_cell,
     verdict_cell,
 )
@@ -40,8 +39,8 @@ def build(run: Run) -> Section | None:
     for title, wanted in (("Not proved", False), ("Proved", True)):
         rows = [group for group in groups if (group[0].outcome == "proved") == wanted]
         if rows:
-            table = _table(title, rows)
-            nodes.append(Folded(summary=title, nodes=[table, *_sources(rows)]) if wanted else table)
+            made = _table(title, rows)
+            nodes.append(Folded(summary=title, nodes=[made, *_sources(rows)]) if wanted else made)
             nodes += [] if wanted else _sources(rows)
     return Section(id="evidence", title="Evidence", group="Evidence", nodes=nodes)
 
@@ -50,19 +49,14 @@ def _summary(run: Run) -> Table:
     """A row a kind of claim, a column a variant: how many of its claims are proved."""
     names = [name for name in run.variants if any(v.variant == name for v in run.verdicts)]
     kinds = list(dict.fromkeys(verdict.claim.kind for verdict in run.verdicts))
-    return Table(
-        caption="Claims proved",
-        columns=[Column(name="claim"), *(Column(name=name) for name in names)],
-        rows=[
-            Row(
-                cells=[
-                    text_cell(kind.replace("_", " ")),
-                    *(
-                        _proved([v for v in run.verdicts if _is_of(v, name, kind)])
-                        for name in names
-                    ),
-                ]
-            )
+    return table(
+        "Claims proved",
+        ["claim", *names],
+        [
+            [
+                kind.replace("_", " "),
+                *(_proved([v for v in run.verdicts if _is_of(v, name, kind)]) for name in names),
+            ]
             for kind in kinds
         ],
     )
@@ -90,19 +84,17 @@ def _groups(run: Run) -> list[list[Verdict]]:
 
 
 def _table(caption: str, groups: Iterable[list[Verdict]]) -> Table:
-    return Table(
-        caption=caption,
-        columns=[Column(name=name) for name in ("config", "claim", "load", "verdict", "observed")],
-        rows=[
-            Row(
-                cells=[
-                    text_cell(group[0].variant),
-                    text_cell(group[0].claim.statement, detail=group[0].claim.expected),
-                    text_cell(_sizes(group)),
-                    verdict_cell(group[0].outcome),
-                    text_cell(_observed(group)),
-                ]
-            )
+    return table(
+        caption,
+        ("config", "claim", "load", "verdict", "observed"),
+        [
+            [
+                group[0].variant,
+                text_cell(group[0].claim.statement, detail=group[0].claim.expected),
+                _sizes(group),
+                verdict_cell(group[0].outcome),
+                _observed(group),
+            ]
             for group in groups
         ],
     )

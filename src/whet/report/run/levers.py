@@ -14,11 +14,10 @@ from whet.report.document import (
     Folded,
     Node,
     Paragraph,
-    Row,
     Section,
     Table,
     figure_cell,
-    text_cell,
+    table,
 )
 from whet.report.run.common import load_title
 from whet.report.text import shown
@@ -33,7 +32,7 @@ _TITLES: Final = {
 
 
 def build(run: Run) -> Section | None:
-    """A table of ratios for each metric, folded."""
+    """A made of ratios for each metric, folded."""
     view = run.lever_effects
     if view is None or not view.effects:
         return None
@@ -45,9 +44,9 @@ def build(run: Run) -> Section | None:
     for metric, title in _TITLES.items():
         effects = [item for item in view.effects if item.metric == metric]
         if effects:
-            table = _table(f"{title}: effect of one lever", effects)
+            made = _table(f"{title}: effect of one lever", effects)
             is_first = metric == _THROUGHPUT
-            nodes.append(Folded(summary=f"{title}: every ratio", nodes=[table], is_open=is_first))
+            nodes.append(Folded(summary=f"{title}: every ratio", nodes=[made], is_open=is_first))
     return Section(id="levers", title="What each lever brings", group="Speed", nodes=nodes)
 
 
@@ -60,21 +59,11 @@ def _table(caption: str, effects: Sequence[LeverEffect]) -> Table:
         cells = lines.setdefault((item.lever, item.context), {})
         cells[item.batch_size] = figure_cell(shown(item.ratio))
     ordered = sorted(lines.items(), key=lambda line: len(line[0][1]))
-    return Table(
-        caption=caption,
-        columns=[
-            Column(name="lever"),
-            Column(name="context"),
-            *(Column(name=str(size), unit=unit, figure=True) for size in sizes),
-        ],
-        rows=[
-            Row(
-                cells=[
-                    text_cell(lever),
-                    text_cell(context_words(context)),
-                    *(cells.get(size, text_cell(None)) for size in sizes),
-                ]
-            )
+    return table(
+        caption,
+        ["lever", "context", *(Column(name=str(size), unit=unit, figure=True) for size in sizes)],
+        [
+            [lever, context_words(context), *(cells.get(size) for size in sizes)]
             for (lever, context), cells in ordered
         ],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from whet.core.format import number, percent, points
 from whet.core.records import UNQUANTIZED, QualityRecord, ServerDistances, TaskExample, TaskScore
@@ -21,6 +21,8 @@ from whet.report.document import (
     Table,
     figure_cell,
     figure_columns,
+    row,
+    table,
     text_cell,
     verdict_cell,
 )
@@ -35,20 +37,26 @@ def build(run: Run) -> Section | None:
     records = quality_records(run)
     if not records:
         return None
-    nodes: list[Node] = [_likelihoods(records)]
+    nodes: list[Node] = []
     target = run.models.get("target")
     if target is not None and target.stored.scheme not in UNQUANTIZED:
         words = f"Compared with the model as stored ({target.stored.scheme}), not with 16 bit."
-        nodes.insert(0, Paragraph(text=words, tone="strong"))
+        nodes.append(Paragraph(text=words, tone="strong"))
+    nodes += [*quality_nodes(records), *_lost_answers(records)]
+    return Section(id="quality", title="Quality", group="Quality", nodes=nodes)
+
+
+def quality_nodes(records: Sequence[QualityRecord]) -> list[Node]:
+    """Likelihoods and verdicts, the reasons of these, and tasks."""
+    nodes: list[Node] = [_likelihoods(records)]
     if note := _distance_note(records):
         nodes.append(Paragraph(text=note, tone="muted"))
     reasons = merge_duplicates((each.variant, each.reason) for each in records if each.reason)
     if reasons:
         nodes.append(Bullets(items=[f"{names}: {words}" for names, words in reasons]))
     if any(record.tasks for record in records):
-        nodes += [Heading(text="Tasks"), _tasks(records)]
-    nodes += _lost_answers(run)
-    return Section(id="quality", title="Quality", group="Quality", nodes=nodes)
+        nodes += [Heading(text="Tasks"), task_table({each.variant: each.tasks for each in records})]
+    return nodes
 
 
 def quality_records(run: Run) -> list[QualityRecord]:
@@ -78,6 +86,7 @@ def _likelihoods(records: Sequence[QualityRecord]) -> Table:
     distances = figure_columns(*_DISTANCES) if has_distances else ()
     return Table(
         caption="Perplexity on held-out text",
+        details=True,
         columns=[
             Column(name="config"),
             *figure_columns(("perplexity", ""), ("change", "of perplexity")),
@@ -119,26 +128,21 @@ def _distance_note(records: Sequence[QualityRecord]) -> str:
     )
 
 
-def _tasks(records: Sequence[QualityRecord]) -> Table:
-    names = list(dict.fromkeys(score.task for record in records for score in record.tasks))
-    scores = {record.variant: {s.task: s for s in record.tasks} for record in records}
+def task_table(sides: Mapping[str, Sequence[TaskScore]]) -> Table:
+    """The scores of each side by task, and the loss that a task can see."""
+    scores = {side: {score.task: score for score in own} for side, own in sides.items() if own}
+    names = list(dict.fromkeys(name for own in scores.values() for name in own))
     visible = (
         _visible([(v, own[name]) for v, own in scores.items() if name in own]) for name in names
     )
-    return Table(
-        caption="Task scores",
-        columns=[Column(name="config"), *(Column(name=name, figure=True) for name in names)],
-        rows=[
-            *(
-                Row(cells=[text_cell(variant), *(_score(own.get(name)) for name in names)])
-                for variant, own in scores.items()
-                if own
-            ),
-            Row(
-                cells=[text_cell("can see a loss of"), *(text_cell(words) for words in visible)],
-                tone="muted",
-            ),
+    return table(
+        "Task scores",
+        [Column(name="config"), *(Column(name=name, figure=True) for name in names)],
+        [
+            *([side, *(_score(own.get(name)) for name in names)] for side, own in scores.items()),
+            row(["can see a loss of", *visible], tone="muted"),
         ],
+        details=True,
     )
 
 
@@ -171,10 +175,10 @@ def _visible(scores: Sequence[tuple[str, TaskScore]]) -> str:
     return f"{words}; not known for {', '.join(blind)}" if blind else words
 
 
-def _lost_answers(run: Run) -> Iterator[Folded]:
+def _lost_answers(records: Sequence[QualityRecord]) -> Iterator[Folded]:
     """Right on the baseline, wrong here; variants of the same weights lose the same answers."""
     groups: dict[tuple[str, tuple[TaskExample, ...]], list[str]] = {}
-    for record in quality_records(run):
+    for record in records:
         if record.examples:
             groups.setdefault((record.baseline, record.examples), []).append(record.variant)
     for (baseline, examples), names in groups.items():

@@ -12,16 +12,14 @@ from whet.core.units import human_bytes, human_duration
 from whet.report.charts.palette import looks
 from whet.report.charts.units import own_errors, rounding_errors, unit_charts
 from whet.report.document import (
-    Column,
     Folded,
     Heading,
     Node,
     Paragraph,
-    Row,
     Section,
     Table,
     figure_columns,
-    text_cell,
+    table,
 )
 from whet.report.text import short_path
 
@@ -76,18 +74,16 @@ def _summary(done: QuantizedCheckpoint) -> str:
 
 def _units(done: QuantizedCheckpoint) -> Table:
     heads = ((done.method, ""), ("rounding", ""), ("exponent", ""))
-    return Table(
-        caption=f"Units of {done.scheme}",
-        columns=[Column(name="unit"), *figure_columns(*heads)],
-        rows=[
-            Row(
-                cells=[
-                    text_cell(unit.unit),
-                    text_cell(percent(unit.error)),
-                    text_cell(percent(unit.rtn_error)),
-                    text_cell(None if unit.ratio is None else number(unit.ratio)),
-                ]
-            )
+    return table(
+        f"Units of {done.scheme}",
+        ["unit", *figure_columns(*heads)],
+        [
+            [
+                unit.unit,
+                percent(unit.error),
+                percent(unit.rtn_error),
+                None if unit.ratio is None else number(unit.ratio),
+            ]
             for unit in done.units
         ],
     )

@@ -18,10 +18,9 @@ from whet.report.document import (
     Heading,
     Node,
     Paragraph,
-    Row,
     Section,
-    Table,
-    text_cell,
+    figure_columns,
+    table,
 )
 from whet.report.text import short_path
 
@@ -103,48 +102,43 @@ def _workload(run: Run) -> Iterator[Node]:
     if not run.workloads:
         return
     rows = [
-        Row(
-            cells=[
-                text_cell(key),
-                text_cell(f"{facts.requests:,}"),
-                text_cell(percent(facts.shared_prefix_share)),
-                text_cell(percent(facts.long_system_share)),
-                text_cell(facts.shared_prefixes),
-                text_cell(f"{facts.input_tokens_mean:,.0f}"),
-                text_cell(f"{facts.output_tokens_mean:,.0f}"),
-                text_cell(percent(facts.expected_hit_rate)),
-                text_cell(facts.sha256[:12]),
-            ]
+        (
+            key,
+            f"{facts.requests:,}",
+            percent(facts.shared_prefix_share),
+            percent(facts.long_system_share),
+            facts.shared_prefixes,
+            f"{facts.input_tokens_mean:,.0f}",
+            f"{facts.output_tokens_mean:,.0f}",
+            percent(facts.expected_hit_rate),
+            facts.sha256[:12],
         )
         for key, facts in run.workloads.items()
     ]
-    columns = [Column(name=name, figure=name != _WORKLOAD[0]) for name in _WORKLOAD]
-    table = Table(caption="Workload", columns=columns, rows=rows)
-    yield Folded(summary=f"Workload ({len(rows)})", nodes=[table])
+    made = table("Workload", [_WORKLOAD[0], *figure_columns(*_WORKLOAD[1:])], rows)
+    yield Folded(summary=f"Workload ({len(rows)})", nodes=[made])
 
 
 def _models(run: Run) -> Iterator[Node]:
     if not run.models:
         return
     rows = [
-        Row(
-            cells=[
-                text_cell(role),
-                text_cell(facts.architecture),
-                text_cell(number(facts.parameters)),
-                text_cell(facts.layers),
-                text_cell(facts.hidden_size),
-                text_cell(f"{facts.heads} / {facts.kv_heads}"),
-                text_cell(f"{facts.stored.scheme} {facts.stored.dtype}"),
-                text_cell(facts.weights_sha256[:12]),
-                text_cell(_source(facts, run.root)),
-            ]
+        (
+            role,
+            facts.architecture,
+            number(facts.parameters),
+            facts.layers,
+            facts.hidden_size,
+            f"{facts.heads} / {facts.kv_heads}",
+            f"{facts.stored.scheme} {facts.stored.dtype}",
+            facts.weights_sha256[:12],
+            _source(facts, run.root),
         )
         for role, facts in run.models.items()
     ]
     yield Heading(text="Models")
     columns = [Column(name=n, figure=n in ("parameters", "layers")) for n in _MODELS]
-    yield Table(caption="Models", columns=columns, rows=rows)
+    yield table("Models", columns, rows)
 
 
 def _source(facts: ModelFacts, root: Path) -> str:

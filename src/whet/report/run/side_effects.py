@@ -5,7 +5,7 @@ from __future__ import annotations
 from whet.core.records import LeverCost
 from whet.core.redact import one_line
 from whet.core.run import Run
-from whet.report.document import Column, Paragraph, Row, Section, Table, text_cell
+from whet.report.document import Paragraph, Section, table
 
 ORDER = 70
 _HEADS = ("config", "compared with", "side effect", "in the engine's words", "batch size")
@@ -18,11 +18,6 @@ def build(run: Run) -> Section | None:
         effects.setdefault((cost.variant, cost.reference, cost.what), []).append(cost)
     if not effects:
         return None
-    table = Table(
-        caption="Side effects",
-        columns=[Column(name=name) for name in _HEADS],
-        rows=[_row(costs) for costs in effects.values()],
-    )
     words = (
         "What a configuration has that the closest variant without the lever does not have. It is "
         "part of the lever's price, and the figures above contain it."
@@ -31,15 +26,17 @@ def build(run: Run) -> Section | None:
         id="side-effects",
         title="Side effects of levers",
         group="Speed",
-        nodes=[Paragraph(text=words, tone="muted"), table],
+        nodes=[
+            Paragraph(text=words, tone="muted"),
+            table("Side effects", _HEADS, map(_row, effects.values())),
+        ],
     )
 
 
-def _row(costs: list[LeverCost]) -> Row:
+def _row(costs: list[LeverCost]) -> tuple[str, ...]:
     ordered = sorted(costs, key=lambda cost: cost.batch_size or 0)
     sizes = {cost.batch_size: None for cost in ordered}
     details = dict.fromkeys(one_line(cost.detail) for cost in ordered)
     first = ordered[0]
     at = "all" if None in sizes else ", ".join(map(str, sizes))
-    values = (first.variant, first.reference, first.what, "; ".join(details), at)
-    return Row(cells=[text_cell(value) for value in values])
+    return first.variant, first.reference, first.what, "; ".join(details), at

@@ -17,10 +17,9 @@ from whet.report.document import (
     Chart,
     Column,
     Node,
-    Row,
     Section,
-    Table,
     figure_cell,
+    table,
     text_cell,
 )
 from whet.report.text import ONE_START, shown
@@ -41,12 +40,12 @@ def build(run: Run) -> Section | None:
 def map_section(result: SpeculationMap) -> Section:
     """Return the section of one map."""
     points = sorted(result.points, key=lambda point: (point.plain, point.k, point.batch_size))
-    table = Table(
-        caption="Tokens per second over the plain server, by acceptance length",
-        columns=[Column(name=name, figure=name not in (_HEADS[0], _HEADS[-1])) for name in _HEADS],
-        rows=[Row(cells=[*_cells(point)]) for point in points],
+    figures = table(
+        "Tokens per second over the plain server, by acceptance length",
+        [Column(name=name, figure=name not in (_HEADS[0], _HEADS[-1])) for name in _HEADS],
+        map(_cells, points),
     )
-    nodes: list[Node] = [table, *([_chart(points)] if points else [])]
+    nodes: list[Node] = [figures, *([_chart(points)] if points else [])]
     if result.left_out:
         nodes.append(Bullets(items=[one_line(item) for item in result.left_out], tone="warn"))
     return Section(

@@ -41,7 +41,7 @@ def print_sections(sections: Sequence[Section], console: Console) -> None:
     for section in sections:
         style = _STYLES["strong" if section.tone == "plain" else section.tone]
         console.print()
-        console.print(plain(section.title, style))
+        _print(section.title, console, style)
         print_nodes(section.nodes, console)
 
 
@@ -50,23 +50,28 @@ def print_nodes(nodes: Sequence[Node], console: Console) -> None:
     for node in nodes:
         match node:
             case Heading(text=text):
-                console.print(plain(text, "bold"))
+                _print(text, console, "bold")
             case Paragraph(text=text, tone=tone):
-                console.print(plain(text, _STYLES[tone]))
+                _print(text, console, _STYLES[tone])
             case Bullets(items=items, tone=tone):
                 mark = {"warn": "!", "muted": "·"}.get(tone, "+")
                 for item in items:
-                    console.print(plain(f"  {mark} {item}", _STYLES[tone]))
+                    _print(f"  {mark} {item}", console, _STYLES[tone])
             case Facts(items=items):
                 for fact in items:
                     note = f"; {fact.note}" if fact.note else ""
-                    console.print(plain(f"  {fact.name}: {fact.value.full}{note}"))
+                    _print(f"  {fact.name}: {fact.value.full}{note}", console)
             case Table():
                 console.print(_table(node, console.width))
             case Code(text=text):
                 console.print(Text(clean(text)), soft_wrap=True)
             case Chart() | Folded():
                 continue
+
+
+def _print(text: str, console: Console, style: str = "") -> None:
+    """Wrapped by words at a terminal; one line in a file or a pipe, where it can be searched."""
+    console.print(plain(text, style), soft_wrap=not console.is_terminal)
 
 
 def _table(node: Table, width: int) -> RichTable:
@@ -81,7 +86,7 @@ def _table(node: Table, width: int) -> RichTable:
         justify = "right" if column.figure else "left"
         table.add_column(head, justify=justify, no_wrap=column.figure, overflow="fold")  # type: ignore[arg-type]
     for row in node.rows:
-        cells = (_cell(row.cells[at], with_detail=not node.columns[at].figure) for at in shown)
+        cells = (_cell(row.cells[at], with_detail=_details(node, at)) for at in shown)
         table.add_row(*cells, style=_STYLES[row.tone])
     return table
 
@@ -98,7 +103,13 @@ def _fitting(node: Table, width: int) -> list[int]:
 
 def _width(node: Table, at: int) -> int:
     column = node.columns[at]
-    return max(map(len, [column.name, column.unit, *(row.cells[at].text for row in node.rows)]))
+    details = [row.cells[at].detail for row in node.rows] if _details(node, at) else []
+    texts = [column.name, column.unit, *(row.cells[at].text for row in node.rows), *details]
+    return max(map(len, texts))
+
+
+def _details(node: Table, at: int) -> bool:
+    return node.details or not node.columns[at].figure
 
 
 def _cell(cell: Cell, *, with_detail: bool) -> Text:
