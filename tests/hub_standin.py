@@ -27,7 +27,6 @@ class Repo:
     private: bool = True
     files: dict[str, bytes] = field(default_factory=lambda: {".gitattributes": b"lfs\n"})
     commits: list[list[str]] = field(default_factory=list)
-    card_data: dict[str, Any] = field(default_factory=dict)
 
     @property
     def sha(self) -> str:
@@ -150,7 +149,6 @@ class _Handler(BaseHTTPRequestHandler):
                 "id": name,
                 "sha": repo.sha,
                 "private": repo.private,
-                "cardData": repo.card_data,
                 "siblings": [{"rfilename": path} for path in repo.files],
             },
         )

@@ -13,9 +13,9 @@ from tests.checkpoint_factory import write_tiny_llama
 from whet.checkpoint import read_facts, weights_facts
 from whet.checkpoint.locate import local_folder
 from whet.checkpoint.tokenizer import read_vocabulary
-from whet.core.errors import CheckpointError, QuantizationError
+from whet.core.errors import CheckpointError, QuantizationError, UsageError
 from whet.demo import pair_paths
-from whet.quant.llama_cpp.convert import conversion_problem, write_gguf
+from whet.quant.llama_cpp.convert import find_tools, write_gguf
 
 pytest.importorskip("gguf", reason="the package gguf is not installed")
 TARGET = pair_paths()[0]
@@ -97,13 +97,12 @@ import shutil, sys
 from conversion.base import TextModel
 model, flag, out = sys.argv[1:]
 assert flag == "--outfile"
-if TextModel.get_vocab_base_pre(None, None) != "smollm":
-    raise SystemExit("BPE pre-tokenizer was not recognized")
+assert TextModel.get_vocab_base_pre(None, None) == "smollm"
 shutil.copyfile({file!r}, out)
 """
 HASHED = """class TextModel:
     def get_vocab_base_pre(self, tokenizer):
-        return "known by its hash"
+        raise NotImplementedError("BPE pre-tokenizer was not recognized")
 """
 
 
@@ -120,20 +119,23 @@ def write_converter(folder: Path, file: Path) -> Path:
 def test_the_converter_is_told_how_the_demo_models_tokenizer_splits(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WHET_LLAMA_CPP", str(tmp_path / "build" / "bin"))
-    assert "which has no convert_hf_to_gguf.py; correct it" in (conversion_problem() or "")
-    write_converter(tmp_path, file)
-    assert conversion_problem() is None
-    write_gguf(TARGET, tmp_path / "out.gguf")
+    programs = tmp_path / "build" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "llama-quantize").touch(mode=0o755)
+    monkeypatch.setenv("WHET_LLAMA_CPP", str(programs))
+    with pytest.raises(UsageError, match=r"which has no convert_hf_to_gguf\.py; correct it"):
+        find_tools()
+    script = write_converter(tmp_path, file)
+    assert find_tools() == (script, programs / "llama-quantize")
+    write_gguf(TARGET, tmp_path / "out.gguf", script)
     assert (tmp_path / "out.gguf").read_bytes() == file.read_bytes()
 
 
-def test_a_converter_that_fails_is_quoted(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WHET_LLAMA_CPP", str(tmp_path))
+def test_a_converter_that_fails_is_quoted(file: Path, tmp_path: Path) -> None:
     script = write_converter(tmp_path, file)
     other = write_tiny_llama(tmp_path / "other")
-    said = r"failed: BPE pre-tokenizer was not recognized; check it: \S+ " + re.escape(str(script))
+    said = r"failed: \w+: BPE pre-tokenizer was not recognized; check it: \S+ " + re.escape(
+        str(script)
+    )
     with pytest.raises(QuantizationError, match=said):
-        write_gguf(other, tmp_path / "out.gguf")
+        write_gguf(other, tmp_path / "out.gguf", script)

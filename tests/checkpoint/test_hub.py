@@ -23,6 +23,7 @@ from whet.checkpoint.hub import (
     read_repository,
 )
 from whet.core.errors import CheckpointError, StorageError
+from whet.core.units import GB
 from whet.demo import pair_paths
 
 NAME = "owner/name"
@@ -101,11 +102,14 @@ def test_a_hub_that_falls_silent_is_given_up_and_the_next_command_starts_anew(
     assert has_weights(fetch_weights(checkpoint, lambda _done, _total: None))
 
 
-def test_a_command_that_is_stopped_ends_its_download(hub: ModelHub, tmp_path: Path) -> None:
+def test_a_command_that_is_stopped_ends_its_download(
+    hub: ModelHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C arrives in the main thread while others write a file that would take hours."""
     folder = write_tiny_llama(tmp_path / "model")
     with (folder / WEIGHTS).open("r+b") as file:
-        file.truncate(2**40)
+        file.truncate(40 * GB)
+    monkeypatch.setattr("whet.checkpoint.hub._REPORT_EVERY_S", 0.01)
     checkpoint = remote(hub, folder)
 
     def interrupt(_done: int, _total: int) -> None:
@@ -141,7 +145,7 @@ def test_a_disk_that_fills_up_is_a_storage_error(
         ("missing", None, None, "no such model on the hub; correct the name"),
         ("private", None, None, "set HF_TOKEN if it is private"),
         ("gated", None, None, "is gated: accept its terms on its hub page"),
-        ("public", 503, None, "the hub answers 503 for owner/name; try again later"),
+        ("public", 503, None, r"cannot be fetched from the hub \(it answers 503\); try again"),
         ("public", None, "v9", "has no revision 'v9'; correct model.revision"),
     ],
 )

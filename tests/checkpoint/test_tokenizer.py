@@ -60,7 +60,7 @@ def test_one_pair_of_tokens_swapped(pair: tuple[Path, Path]) -> None:
 
     edit(pair[1], swap)
     assert compare(*pair) == (
-        f"token {token[17]!r} has id 17 in the target and 18 in the draft (2 tokens differ)"
+        f"the id of token {token[17]!r} is 17 in the target and 18 in the draft (2 differ)"
     )
 
 
@@ -70,10 +70,8 @@ def test_one_token_less(pair: tuple[Path, Path]) -> None:
         del vocab[max(vocab, key=vocab.__getitem__)]
 
     edit(pair[1], drop)
-    assert "(id 299 in the target) is missing from the draft (1 token differs)" in str(
-        compare(*pair)
-    )
-    assert "(id 299 in the copy) is missing from the original" in str(
+    assert "is 299 in the target and missing in the draft" in str(compare(*pair))
+    assert "is missing in the original and 299 in the copy" in str(
         tokenizer_difference(pair[1], pair[0], names=("original", "copy"))
     )
 
@@ -102,7 +100,7 @@ def test_an_added_token_with_another_flag(pair: tuple[Path, Path]) -> None:
 
     edit(pair[1], plain)
     assert compare(*pair) == (
-        "added token '<|end|>' is marked 'special' in the target and 'plain' in the draft"
+        "the flags of added token '<|end|>' are 'special' in the target and 'plain' in the draft"
     )
 
 

@@ -223,7 +223,7 @@ def test_a_draft_with_two_tokens_swapped(whet: Whet, pair: Path) -> None:
     said = whet("check")
     assert said.code == INFEASIBLE
     assert "error: preflight found what cannot run here:\n" in said.err
-    assert f"token {one!r} has id 290 in the target and 291 in the draft" in said.err
+    assert f"the id of token {one!r} is 290 in the target and 291 in the draft" in said.err
     assert "choose a draft made for this target" in said.err
     lines = said.err[said.err.index("error: ") :].splitlines()
     assert [line.split(":")[0] for line in lines[1:-1]] == ["  awq+spec+cache"]
@@ -241,7 +241,7 @@ def test_a_draft_with_one_token_renamed(whet: Whet, pair: Path) -> None:
     write_spec(pair)
     said = whet("run")
     assert said.code == INFEASIBLE
-    assert "'<|end|>' (id 1 in the target) is missing from the draft" in said.err
+    assert "the id of token '<|end|>' is 1 in the target and missing in the draft" in said.err
     assert {path.name for path in (pair / "runs" / "run").iterdir()} <= {".lock", "spec.yaml"}
 
 

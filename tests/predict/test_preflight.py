@@ -96,7 +96,7 @@ def test_a_draft_with_two_tokens_swapped(bench: Bench) -> None:
     vocab |= {token[40]: 41, token[41]: 40}
     write_json(bench.draft / "tokenizer.json", data)
     said = bench.only("tokenizer", speculation=SPECULATION)
-    assert f"token {token[40]!r} has id 40 in the target and 41 in the draft" in said
+    assert f"the id of token {token[40]!r} is 40 in the target and 41 in the draft" in said
     assert said.endswith("choose a draft made for this target")
 
 

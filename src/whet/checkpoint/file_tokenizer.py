@@ -7,24 +7,23 @@ special tokens that tokenizer.json has already. The rest is ``load_tokenizer``'s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from jinja2 import nodes
 from jinja2.exceptions import TemplateError
-from jinja2.ext import Extension, loopcontrols
+from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from whet.checkpoint.files import read_json_if_any, require_regular
+from whet.checkpoint.thinking import GENERATION
 from whet.checkpoint.tokenizer import GENERIC, load_tokenizer
 from whet.core.errors import CheckpointError
 
 if TYPE_CHECKING:
     from jinja2 import Template
-    from jinja2.parser import Parser
     from tokenizers import AddedToken, Tokenizer
 
 _NAMED: Final = (
@@ -150,46 +149,20 @@ def _flags(token: AddedToken) -> tuple[object, ...]:
 
 @lru_cache(maxsize=8)
 def _compile(source: str) -> Template:
-    """The template in a sandbox, with what transformers gives a chat template."""
+    """Return the template in a sandbox, with what transformers gives a chat template.
+
+    Its block ``generation`` marks the text of an assistant for training, and is a scope here.
+    """
 
     def raise_exception(message: str) -> NoReturn:
         raise TemplateError(message)
 
+    def tojson(value: object, ensure_ascii: bool = False, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)  # jinja2's escapes HTML
+
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
-    environment.filters["tojson"] = _to_json
+    environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
-    return environment.from_string(source)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """jinja2's own would escape the characters of HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-class _Generation(Extension):
-    """``{% generation %}`` marks the text of an assistant, for training; it changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        call = self.call_method("_text")
-        return nodes.CallBlock(call, [], [], body).set_lineno(line)
-
-    def _text(self, caller: Callable[[], str]) -> str:
-        return caller()
+    return environment.from_string(GENERATION.sub(r"\1\2with\3", source))

@@ -97,31 +97,16 @@ def _sentence(ref: str, revision: str | None, error: Exception) -> str:
             f"there is no folder {ref} here and no such model on the hub; correct the name, or set "
             "HF_TOKEN if it is private"
         )
-    if any(isinstance(each, errors.OfflineModeIsEnabled) for each in _causes(error)):
-        return (
-            f"{ref}{at} is not complete in the local cache and HF_HUB_OFFLINE is set; unset it, or "
-            "give a local folder"
-        )
-    return _transport_sentence(f"{ref}{at}", error)
-
-
-def _transport_sentence(model: str, error: Exception) -> str:
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
     status = http_status(error)
+    offline = any(isinstance(each, errors.OfflineModeIsEnabled) for each in _causes(error))
+    if offline or (status is None and isinstance(error, errors.LocalEntryNotFoundError)):
+        reached = "the hub cannot be reached; check the network"
+        reason = "HF_HUB_OFFLINE is set; unset it" if offline else reached
+        return f"{ref}{at} is not complete in the local cache and {reason}, or give a local folder"
     if status == HTTPStatus.UNAUTHORIZED:
-        return f"the hub does not accept the token for {model} (401); correct HF_TOKEN or unset it"
-    if status in _TEMPORARY:
-        return f"the hub answers {status} for {model}; try again later, or give a local folder"
-    if status is None and isinstance(error, LocalEntryNotFoundError):
-        return (
-            f"{model} is not in the local cache and the hub cannot be reached; download it where "
-            "there is a network and give the folder's path"
-        )
-    return (
-        f"{model} cannot be fetched from the hub ({first_line(error)}); try again, or give a local "
-        "folder"
-    )
+        return f"the hub does not accept the token for {ref} (401); correct HF_TOKEN or unset it"
+    reason = first_line(error) if status is None else f"it answers {status}"
+    return f"{ref}{at} cannot be fetched from the hub ({reason}); try again, or give a local folder"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

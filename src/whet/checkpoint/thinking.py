@@ -30,7 +30,7 @@ _MARKS: Final[tuple[tuple[str, str], ...]] = (
     (r"Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]"),  # Apriel 1.6
 )
 """Patterns that open and close the reasoning."""
-_GENERATION: Final = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
+GENERATION: Final = re.compile(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})")
 """A tag of transformers that marks the assistant's text."""
 
 
@@ -63,7 +63,7 @@ def _inputs(template: str) -> frozenset[str]:
     """The variables that a chat template reads from its caller; none if it cannot be parsed."""
     env = Environment(extensions=["jinja2.ext.loopcontrols"])
     try:
-        return frozenset(find_undeclared_variables(env.parse(_GENERATION.sub("", template))))
+        return frozenset(find_undeclared_variables(env.parse(GENERATION.sub("", template))))
     except TemplateError:
         return frozenset()
 

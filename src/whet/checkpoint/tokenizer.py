@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ _OTHER_FORMS: Final = {
     "tiktoken.model": "transformers.integrations.tiktoken.convert_tiktoken_to_fast(…)",
     "tekken.json": "transformers.integrations.mistral.convert_tekken_tokenizer(…)",
 }
+_Tables = Mapping[str, Mapping[Any, object]]
 GENERIC: Final = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes that take tokenizer.json as it is."""
 
@@ -96,34 +97,60 @@ def tokenizer_identity(path: Path) -> TokenizerIdentity:
 def tokenizer_difference(
     a: Path, b: Path, *, names: tuple[str, str] = ("target", "draft")
 ) -> str | None:
-    """One sentence on the first difference of two tokenizers, or None.
+    """Return one sentence on the first difference of two tokenizers, or None.
 
     They differ exactly where ``TokenizerIdentity.sha256`` does. ``names`` are used in the sentence.
     """
-    one, two = read_vocabulary(a), read_vocabulary(b)
-    return (
-        _token_difference(one.ids, two.ids, names)
-        or _merge_difference(one.merges, two.merges, names)
-        or _added_difference(one.added, two.added, names)
-        or _named_difference(_ROLES, one.roles, two.roles, names)
-        or _named_difference(_STEPS, one.steps, two.steps, names)
-    )
+    one, two = (_tables(read_vocabulary(path)) for path in (a, b))
+    return _difference(one, two, names)
 
 
 def serving_difference(a: Path, b: Path, *, names: tuple[str, str]) -> str | None:
-    """One sentence on the first difference that two servers of these tokenizers show, or None.
+    """Return one sentence on the first difference that two servers of these tokenizers show.
 
     Beyond ``tokenizer_difference``: the chat template, the end token and the post-processor. A
-    draft model does not use these.
+    draft model does not use these. None where there is no difference.
     """
     if (difference := tokenizer_difference(a, b, names=names)) is not None:
         return difference
-    one, two = read_vocabulary(a), read_vocabulary(b)
     if (read_chat_template(a) or "").strip() != (read_chat_template(b) or "").strip():
         return f"the {names[0]} and the {names[1]} have different chat templates"
-    return _named_difference(("eos_token",), one.roles, two.roles, names) or _named_difference(
-        ("post_processor",), one.steps, two.steps, names
+    one, two = (
+        {"{} is": {"eos_token": each.roles["eos_token"], **each.steps}}
+        for each in map(read_vocabulary, (a, b))
     )
+    return _difference(one, two, names)
+
+
+def _tables(vocabulary: Vocabulary) -> _Tables:
+    """Return all that ids depend on, by the begin of a sentence on a difference."""
+    return {
+        "the id of token {!r} is": vocabulary.ids,
+        "merge {} is": dict(enumerate(vocabulary.merges)),
+        "the flags of added token {!r} are": vocabulary.added,
+        "{} is": {
+            **{role: vocabulary.roles[role] for role in _ROLES},
+            **{step: vocabulary.steps[step] for step in _STEPS},
+        },
+    }
+
+
+def _difference(one: _Tables, two: _Tables, names: tuple[str, str]) -> str | None:
+    for title, here in one.items():
+        there = two[title]
+        keys = [key for key in {**here, **there} if here.get(key) != there.get(key)]
+        if keys:
+            first, second = (_shown(table.get(keys[0])) for table in (here, there))
+            count = f" ({len(keys)} differ)" if len(keys) > 1 else ""
+            return (
+                f"{title.format(keys[0])} {first} in the {names[0]} and {second} in the {names[1]}"
+                f"{count}"
+            )
+    return None
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else repr("plain" if value == "" else value)[:_CUT]
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
@@ -134,10 +161,18 @@ def read_vocabulary(path: Path) -> Vocabulary:
     data = read_json(file)
     try:
         model, added = data["model"], data.get("added_tokens") or []
-        ids = _ids(model["vocab"])
+        vocab = model["vocab"]
+        if isinstance(vocab, list):  # Unigram: the index is the id
+            vocab = {token: index for index, (token, _) in enumerate(vocab)}
+        ids = {str(token): int(index) for token, index in vocab.items()}
         ids |= {str(token["content"]): int(token["id"]) for token in added}
-        flags = {str(token["content"]): _flags(token) for token in added}
-        merges = tuple(_merge(merge) for merge in model.get("merges") or ())
+        flags = {
+            str(token["content"]): " ".join(flag for flag in _FLAGS if token.get(flag))
+            for token in added
+        }
+        merges = tuple(  # older libraries write "a b", newer ones ["a", "b"]
+            each if isinstance(each, str) else " ".join(each) for each in model.get("merges") or ()
+        )
         steps = _steps(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
@@ -175,22 +210,6 @@ def _steps(data: dict[str, Any]) -> dict[str, str]:
     except Exception as error:  # the library raises no narrower class
         raise ValueError(str(error)) from error
     return {name: json.dumps(written[name], sort_keys=True) for name in steps}
-
-
-def _ids(vocab: Any) -> dict[str, int]:
-    """A Unigram vocabulary is a list of [token, score]: the index is the id."""
-    if isinstance(vocab, list):
-        return {str(token): index for index, (token, _) in enumerate(vocab)}
-    return {str(token): int(index) for token, index in vocab.items()}
-
-
-def _flags(token: dict[str, Any]) -> str:
-    return " ".join(flag for flag in _FLAGS if token.get(flag))
-
-
-def _merge(merge: Any) -> str:
-    """Merges are written as ``"a b"`` by older and as ``["a", "b"]`` by newer libraries."""
-    return merge if isinstance(merge, str) else " ".join(merge)
 
 
 def _content(role: Any) -> str | None:
@@ -235,67 +254,6 @@ def _text_config(path: Path) -> dict[str, Any]:
     config = read_json_if_any(path / "config.json")
     text = config.get("text_config")
     return text | config if isinstance(text, dict) else config
-
-
-def _token_difference(
-    one: dict[str, int], two: dict[str, int], names: tuple[str, str]
-) -> str | None:
-    tokens = [token for token in one.keys() | two.keys() if one.get(token) != two.get(token)]
-    if not tokens:
-        return None
-
-    def order(token: str) -> tuple[int, str]:
-        return min(index for index in (one.get(token), two.get(token)) if index is not None), token
-
-    first = min(tokens, key=order)
-    count = "(1 token differs)" if len(tokens) == 1 else f"({len(tokens)} tokens differ)"
-    here, there = one.get(first), two.get(first)
-    if here is None:
-        return (
-            f"token {first!r} (id {there} in the {names[1]}) is missing from the {names[0]} {count}"
-        )
-    if there is None:
-        return (
-            f"token {first!r} (id {here} in the {names[0]}) is missing from the {names[1]} {count}"
-        )
-    return f"token {first!r} has id {here} in the {names[0]} and {there} in the {names[1]} {count}"
-
-
-def _merge_difference(
-    one: tuple[str, ...], two: tuple[str, ...], names: tuple[str, str]
-) -> str | None:
-    for index, (here, there) in enumerate(zip(one, two, strict=False)):
-        if here != there:
-            return f"merge {index} is {here!r} in the {names[0]} and {there!r} in the {names[1]}"
-    if len(one) != len(two):
-        return f"the {names[0]} has {len(one)} merges and the {names[1]} {len(two)}"
-    return None
-
-
-def _added_difference(
-    one: dict[str, str], two: dict[str, str], names: tuple[str, str]
-) -> str | None:
-    for token in sorted(one.keys() | two.keys()):
-        here, there = one.get(token, "not added"), two.get(token, "not added")
-        if here != there:
-            return (
-                f"added token {token!r} is marked {here or 'plain'!r} in the {names[0]} and "
-                f"{there or 'plain'!r} in the {names[1]}"
-            )
-    return None
-
-
-def _named_difference(
-    keys: Sequence[str],
-    one: Mapping[str, str | None],
-    two: Mapping[str, str | None],
-    names: tuple[str, str],
-) -> str | None:
-    for key in keys:
-        here, there = (value if value is None else value[:_CUT] for value in (one[key], two[key]))
-        if one[key] != two[key]:
-            return f"{key} is {here!r} in the {names[0]} and {there!r} in the {names[1]}"
-    return None
 
 
 def _sha256(text: str) -> str:

@@ -10,10 +10,9 @@ from typing import Final
 
 from whet.checkpoint.files import read_json_if_any
 from whet.checkpoint.gguf_file import import_gguf
-from whet.core.errors import QuantizationError, UsageError
+from whet.core.errors import QuantizationError
 from whet.core.llama_cpp import find_program
 
-_CONVERTER: Final = "convert_hf_to_gguf.py"
 _SMOLLM: Final = """
 import runpy, sys
 from pathlib import Path
@@ -21,10 +20,16 @@ script = str(Path(sys.argv.pop(1)).resolve())
 sys.argv[0] = script
 sys.path.insert(0, str(Path(script).parent))
 from conversion.base import TextModel
-TextModel.get_vocab_base_pre = lambda _model, _tokenizer: "smollm"
+by_hash = TextModel.get_vocab_base_pre
+def name(model, tokenizer):
+    try:
+        return by_hash(model, tokenizer)
+    except NotImplementedError:
+        return "smollm"
+TextModel.get_vocab_base_pre = name
 runpy.run_path(script, run_name="__main__")
 """
-"""Runs the converter with the name of a way to split text, which it knows by a hash otherwise.
+"""Runs the converter, and names the way to split text where it does not know the tokenizer's hash.
 
 The hash is of the token ids of one text, so that the converter refuses the demo pair's vocabulary.
 A server's ``/tokenize`` is compared with the model's own tokenizer in any case.
@@ -32,24 +37,22 @@ A server's ``/tokenize`` is compared with the model's own tokenizer in any case.
 _SHOWN: Final = 300
 
 
-def conversion_problem() -> str | None:
-    """Return why no checkpoint can be written as GGUF here, with the fix; None if it can."""
-    try:
-        import_gguf()
-        find_program(_CONVERTER)
-    except UsageError as error:
-        return str(error)
-    return None
+def find_tools() -> tuple[Path, Path]:
+    """Return llama.cpp's converter and quantizer.
+
+    ``UsageError`` where one of them, or the package gguf, is missing.
+    """
+    import_gguf()
+    return find_program("convert_hf_to_gguf.py"), find_program("llama-quantize")
 
 
-def write_gguf(folder: Path, out: Path) -> None:
+def write_gguf(folder: Path, out: Path, converter: Path) -> None:
     """Write the checkpoint in ``folder`` to the file ``out``, matrices in the dtype they have.
 
-    Raises ``UsageError`` without the converter, ``QuantizationError`` where it fails.
+    Raises ``QuantizationError`` where the converter fails.
     """
     hook = ["-c", _SMOLLM] if _splits_digits(folder) else []
-    converter = str(find_program(_CONVERTER))
-    run_tool([sys.executable, *hook, converter, str(folder), "--outfile", str(out)], out)
+    run_tool([sys.executable, *hook, str(converter), str(folder), "--outfile", str(out)], out)
 
 
 def _splits_digits(folder: Path) -> bool:

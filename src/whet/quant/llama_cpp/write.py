@@ -10,13 +10,13 @@ from typing import Final
 
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError, QuantizationError
-from whet.core.llama_cpp import GGUF_NAME, find_program
+from whet.core.llama_cpp import GGUF_NAME
 from whet.core.records import ModelFacts, QuantizedCheckpoint
 from whet.core.staging import require_space, staged
 from whet.core.store import translate_disk_errors
 from whet.core.units import NS_PER_S
 from whet.quant.checkpoint_record import CacheKey, copy_beside, write_record
-from whet.quant.llama_cpp.convert import run_tool, write_gguf
+from whet.quant.llama_cpp.convert import find_tools, run_tool, write_gguf
 
 _SIXTEEN_BIT: Final = "16bit.gguf"
 _FALLBACKS: Final = re.compile(r"(\d+) of (\d+) tensor\(s\) required fallback quantization")
@@ -30,14 +30,14 @@ def write_checkpoint(facts: ModelFacts, target: tuple[Path, CacheKey]) -> Quanti
     ``UsageError`` without the tools or the package gguf, ``StorageError`` (disk).
     """
     out, key = target
-    tool, started_ns = find_program("llama-quantize"), time.monotonic_ns()
+    (converter, quantizer), started_ns = find_tools(), time.monotonic_ns()
     require_space(out, 3 * facts.weight_bytes, "the GGUF files")
     with staged(out) as stage:
         whole = stage.folder / _SIXTEEN_BIT
         with translate_disk_errors(stage.folder):
-            write_gguf(Path(facts.path), whole)
+            write_gguf(Path(facts.path), whole, converter)
             file = stage.folder / GGUF_NAME
-            printed = run_tool([str(tool), str(whole), str(file), key.recipe.scheme], file)
+            printed = run_tool([str(quantizer), str(whole), str(file), key.recipe.scheme], file)
             whole.unlink()
             copy_beside(Path(facts.path), stage.folder)
             shutil.copyfile(Path(facts.path) / "config.json", stage.folder / "config.json")

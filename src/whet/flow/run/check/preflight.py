@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Final
@@ -13,7 +12,6 @@ from whet.checkpoint import read_facts, weights_facts
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.core.errors import CheckpointError, InfeasibleError, UsageError, WhetError
 from whet.core.flags import plain_args
-from whet.core.llama_cpp import find_program
 from whet.core.names import did_you_mean
 from whet.core.protocols import Engine
 from whet.core.provenance import Device, environment, find_device
@@ -47,6 +45,7 @@ from whet.predict import (
     preflight,
 )
 from whet.predict.settings import read_settings
+from whet.quant.llama_cpp.convert import find_tools
 from whet.quant.llm_compressor.environment import find_llm_compressor
 from whet.quant.suitability import recipe_problem
 
@@ -56,7 +55,7 @@ _SCALED_KV: Final = ("fp8", "fp8_e4m3")
 """Types of the KV cache that a checkpoint's scales are for; e5m2 is meant to go without."""
 _TOOLS: Final[dict[str, Callable[[], object]]] = {
     LLM_COMPRESSOR: find_llm_compressor,
-    LLAMA_CPP: partial(find_program, "llama-quantize"),
+    LLAMA_CPP: find_tools,
 }
 """What finds the tool of a recipe's writer."""
 
