@@ -16,7 +16,7 @@ from whet.core.errors import UsageError
 from whet.core.quote import shell_words, yaml_scalar
 from whet.core.spec import GROUPED, RecipeSpec, Spec, load_spec
 from whet.core.store import write_atomic
-from whet.flow.run.check.resolve import own_files
+from whet.flow.run.check.facts import own_files
 from whet.predict.hardware import planned_device
 
 _WORKFLOW: Final = "whet.yml.j2"
@@ -169,7 +169,7 @@ def _inputs(spec: Spec) -> Iterator[Path]:
         if ref is not None and ref not in spec.recipes and _is_folder(ref):
             yield Path(ref)
     log = None if spec.traffic is None else spec.traffic.log
-    for path in (log, spec.load.trace, *own_files(spec).values()):
+    for path in (log, *own_files(spec).values()):
         if path is not None:
             yield path
 
