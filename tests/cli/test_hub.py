@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,8 +105,7 @@ def test_a_disk_too_small_for_the_download_and_the_copies(
     big_model(hub, tmp_path)
     usage = shutil._ntuple_diskusage(100 * GIB, 86 * GIB, 14 * GIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    module = sys.modules["whet.predict.preflight"]  # the package has a function of this name
-    monkeypatch.setattr(module, "plan_memory", lambda *_a, **_k: Roomy)
+    monkeypatch.setattr("whet.predict.feasibility.plan_memory", lambda *_a, **_k: Roomy)
     said = whet("run")
     assert said.code == InfeasibleError.exit_code, said.err
     assert "of downloads, " in said.err

@@ -19,7 +19,7 @@ from whet.core.protocols import Observer, Server, Silent
 from whet.core.records import ResolvedEngine, StartFacts, Variant
 from whet.core.spec import EngineSpec, Spec, parse_spec
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
+from whet.flow.run.check.check import prepare
 from whet.flow.run.plan import Plan, Recorder
 
 SHORT = {"long_system_share": 0.0}

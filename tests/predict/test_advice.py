@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from tests.predict.builders import cpu, gpu, model, variant
 from whet.core.records import Problem, Speculation, Variant
 from whet.core.spec import Spec, parse_spec
-from whet.predict import Traffic, advise, fitting_length, preflight
+from whet.predict import Traffic, advise, assess_variants, fitting_length
 from whet.predict.settings import read_settings
 
 QUIET = Traffic(largest_batch=8, p99_tokens=None, longest_tokens=None)
@@ -36,13 +36,13 @@ def spec_of(**change: Any) -> Spec:
 
 def problems(found: Variant, *, devices: int = 1, **shape: Any) -> list[Problem]:
     return list(
-        preflight(
+        assess_variants(
             [found],
             target=model(**shape),
             draft=None,
             device=gpu(80, count=devices),
             spec=spec_of(),
-        )
+        ).problems
     )
 
 
@@ -150,8 +150,8 @@ def test_cold_adapters() -> None:
 )
 def test_settings_that_the_engine_refuses(args: dict[str, Any], told: str) -> None:
     spec, target = spec_of(), model()
-    found = preflight([variant(**args)], target=target, draft=None, device=gpu(24), spec=spec)
-    (problem,) = found
+    found = assess_variants([variant(**args)], target=target, draft=None, device=gpu(24), spec=spec)
+    (problem,) = found.problems
     assert problem.kind == "settings"
     assert told in problem.message
 

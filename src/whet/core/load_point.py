@@ -1,4 +1,4 @@
-"""The load of a cell: requests in flight, or requests a second."""
+"""The load of a cell, requests in flight or requests a second, and the store's keys by load."""
 
 from __future__ import annotations
 
@@ -46,3 +46,18 @@ def loads_words(points: Sequence[int | Rate]) -> str:
 def load_key(point: int | Rate) -> str:
     """The part of a store's key: ``b008``, or ``r2.5``."""
     return f"r{float(point):g}" if isinstance(point, Rate) else f"b{point:03d}"
+
+
+def cell_key(variant: str, point: LoadPoint) -> str:
+    """Return the key of one cell."""
+    return f"{variant}--{load_key(point)}"
+
+
+def trial_key(variant: str, point: LoadPoint, trial: int) -> str:
+    """Return the key of one trial."""
+    return f"{cell_key(variant, point)}-t{trial}"
+
+
+def workload_key(point: LoadPoint, trial: int | None) -> str:
+    """Return the key of one trial's traffic; without ``trial``, what every key begins with."""
+    return f"{load_key(point)}-t{'' if trial is None else trial}"

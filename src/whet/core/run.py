@@ -12,8 +12,7 @@ from typing import NoReturn, TypeVar
 
 from whet.core.errors import StorageError
 from whet.core.format import plural
-from whet.core.keys import workload_key
-from whet.core.load_point import LoadPoint, loads_words
+from whet.core.load_point import LoadPoint, loads_words, workload_key
 from whet.core.provenance import Environment
 from whet.core.records import (
     CellDecision,

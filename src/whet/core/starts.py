@@ -56,14 +56,10 @@ def _count_earlier(store: RunStore, name: str) -> int:
 
 def every_start(store: RunStore, name: str) -> tuple[StartReport, ...]:
     """Return the report of each start of a variant's server, in order."""
-    keys = []
-    for n in count():
-        if store.status("starts", key := _earlier(name, n)) is None:
-            break
-        keys.append(key)
+    earlier = (_earlier(name, number) for number in range(_count_earlier(store, name)))
     reports = (
         (store.get("facts", key, EngineFacts), store.get("declared", key, Declared))
-        for key in (*keys, name)
+        for key in (*earlier, name)
     )
     return tuple((facts, declared) for facts, declared in reports if facts is not None)
 

@@ -1,20 +1,21 @@
-"""Memory plans, preflight checks and advice, before anything starts."""
+"""Memory plans, feasibility and advice, before anything starts."""
 
 from whet.core.records import MemoryPlan, Problem
 from whet.predict.advice import Traffic, advise, far_beyond, fitting_length
-from whet.predict.disk import DiskUse, check_disk, disk_problems, disk_uses
+from whet.predict.disk import check_disk, disk_problems, disk_uses
+from whet.predict.feasibility import Feasibility, assess_variants, longest_request
 from whet.predict.memory import Demand, plan_memory
 from whet.predict.predict import predict_checkpoint
-from whet.predict.preflight import longest_request, memory_plans, preflight
 from whet.predict.together import group_memory_warnings
 
 __all__ = [
     "Demand",
-    "DiskUse",
+    "Feasibility",
     "MemoryPlan",
     "Problem",
     "Traffic",
     "advise",
+    "assess_variants",
     "check_disk",
     "disk_problems",
     "disk_uses",
@@ -22,8 +23,6 @@ __all__ = [
     "fitting_length",
     "group_memory_warnings",
     "longest_request",
-    "memory_plans",
     "plan_memory",
     "predict_checkpoint",
-    "preflight",
 ]

@@ -17,7 +17,7 @@ from whet.core.records import Claim, Decision, Evidence, ResolvedEngine, Verdict
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
+from whet.flow.run.check.check import prepare
 from whet.flow.run.conclude.closing import why_nothing_qualifies
 from whet.flow.run.plan import Recorder
 from whet.flow.run.traffic.workload import trial_plan

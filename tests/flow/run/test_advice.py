@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.flow.stage import FakeEngine, tiny_spec
-from whet.checkpoint import read_facts
 from whet.core.provenance import Device
 from whet.engines.machine import Machine
 from whet.flow.run.check import advice
 from whet.flow.run.check.advice import advice_of
 from whet.flow.run.check.checkpoints import Checkpoints
-from whet.flow.run.check.resolve import resolve_variants
+from whet.flow.run.check.facts import find_facts
+from whet.flow.run.check.resolve import resolve
 
 DEVICE = Device(kind="cpu", name="EPYC", memory_bytes=2**34, count=1, driver=None)
 
@@ -29,16 +29,8 @@ def told(
     folder: Path, variants: dict[str, Any], *, device: Device = DEVICE, **change: Any
 ) -> tuple[str, ...]:
     spec = tiny_spec(folder, variants=variants, **change)
-    target = read_facts(folder / "target")
-    resolved, _ = resolve_variants(
-        spec,
-        folder,
-        target=target,
-        draft=None,
-        engine_for=lambda _name: FakeEngine(),
-        checkpoints=Checkpoints(folder, {}),
-    )
-    return advice_of(spec, folder, resolved=resolved, target=target, device=device)
+    facts = find_facts(spec, folder, Checkpoints(folder, {}))
+    return advice_of(facts, resolve(facts, folder, FakeEngine(), device))
 
 
 def test_nothing_is_drawn_where_the_spec_bounds_its_lengths(

@@ -21,8 +21,8 @@ from whet.core.spec import RecipeSpec, Spec, parse_spec
 from whet.core.store import RunStore
 from whet.demo import pair_paths
 from whet.engines.vllm.log import read_log
+from whet.flow.run.check.check import Checked, check_spec
 from whet.flow.run.check.checkpoints import Checkpoints, stored_commits
-from whet.flow.run.check.preflight import Preflight, run_preflight
 from whet.flow.run.pipeline import run
 from whet.levers import claims, judge_start, labels
 from whet.quant import quantize
@@ -50,8 +50,8 @@ def spec_of(folder: Path, target: Path, **change: Any) -> Spec:
     return tiny_spec(folder, **{**base, "model": {"target": str(target)}, **change})
 
 
-def check(folder: Path, spec: Spec) -> Preflight:
-    return run_preflight(
+def check(folder: Path, spec: Spec) -> Checked:
+    return check_spec(
         spec, folder / "run", Checkpoints(folder / "scratch", {}), engines=FakeEngine()
     )
 
@@ -68,7 +68,7 @@ def test_a_quantized_target_is_measured_as_stored(
     variants = {"stored": {"weights": "as_stored"}, "kv": {"args": {"kv_cache_dtype": "fp8"}}}
     checked = check(tmp_path, spec_of(tmp_path, made[form], variants=variants))
     assert checked.problems == ()
-    for item in checked.resolved:
+    for item in checked.resolved.variants:
         assert (item.variant.weights, item.variant.scheme) == ("16bit", scheme)
         assert f"weights=as stored ({scheme})" in labels(item.variant)
         (claim,) = (each for each in claims(item) if each.kind == "weights")
@@ -117,7 +117,7 @@ def test_downloaded_weights_of_a_16_bit_target(
     assert spec.variants["own"].weights == str(tmp_path / "own-AWQ")
     checked = check(tmp_path, spec)
     assert checked.problems == ()
-    own = checked.resolved[1].variant
+    own = checked.resolved.variants[1].variant
     assert own.model_path == str(tmp_path / "own-AWQ")
     assert own.scheme == read_facts(made[form]).stored.scheme
     assert "weights=own-AWQ" in labels(own)
@@ -192,7 +192,7 @@ def test_weights_on_the_hub_are_downloaded_and_pinned(
         checked = check(tmp_path, spec)
         assert checked.problems == ()
         assert hub.sent["model.safetensors"] < 200_000, "headers only"
-        assert checked.resolved[1].variant.weights_label == "owner/name-W4"
+        assert checked.resolved.variants[1].variant.weights_label == "owner/name-W4"
         with RunStore.open(tmp_path / "run") as store:
             job = prepared(spec, store)
             commits = stored_commits(store)
@@ -340,7 +340,7 @@ def test_an_as_stored_model_that_is_loaded_unquantized_is_contradicted(
 
 
 def as_stored(folder: Path, target: Path) -> ResolvedEngine:
-    return check(folder, spec_of(folder, target)).resolved[0]
+    return check(folder, spec_of(folder, target)).resolved.variants[0]
 
 
 def test_a_target_whose_config_hides_its_form_is_still_refused(

@@ -11,13 +11,13 @@ from tests.flow.rounds_stage import Bench, build_bench, spec_of
 from whet.core.protocols import Silent
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
+from whet.flow.run.check.check import prepare
 from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.rounds import Measurer
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder, Round
 from whet.flow.run.search.confirm import check_answers
-from whet.flow.run.search.schedule import cells_of
+from whet.flow.run.search.grid import cells_of
 from whet.report.run import run_document
 
 SPECULATION = {"method": "ngram", "num_tokens": 3}

@@ -12,12 +12,12 @@ import pytest
 
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.metrics.events import steady, trial
-from whet.core.keys import trial_key
+from whet.core.load_point import trial_key
 from whet.core.protocols import Silent
 from whet.core.records import Decision, TrialRecord
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
+from whet.flow.run.check.check import prepare
 from whet.flow.run.conclude import conclude as conclude_module
 from whet.flow.run.conclude.conclude import conclude, decide_over, reference_of
 from whet.flow.run.plan import Recorder

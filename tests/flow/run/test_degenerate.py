@@ -15,12 +15,12 @@ import pytest
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.levers.builders import workload
 from tests.metrics.events import event, trial
-from whet.core.keys import trial_key, workload_key
+from whet.core.load_point import trial_key, workload_key
 from whet.core.protocols import Silent
 from whet.core.records import DegenerateTraffic, ModelFacts
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
+from whet.flow.run.check.check import prepare
 from whet.flow.run.conclude.degenerate import examine_all
 from whet.flow.run.plan import Recorder
 

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core.spec import Spec
+from whet.flow.run.check.check import Checked, check_spec
 from whet.flow.run.check.checkpoints import Checkpoints
-from whet.flow.run.check.preflight import Preflight, run_preflight
 
 FP8 = {"kv_cache_dtype": "fp8"}
 RECIPE: dict[str, Any] = {
@@ -31,11 +31,11 @@ def with_scales(folder: Path, scale: float) -> Path:
     return folder
 
 
-def seen(spec: Spec, root: Path) -> Preflight:
-    return run_preflight(spec, root, Checkpoints(root, {}), engines=FakeEngine())
+def seen(spec: Spec, root: Path) -> Checked:
+    return check_spec(spec, root, Checkpoints(root, {}), engines=FakeEngine())
 
 
-def told(found: Preflight) -> list[tuple[str | None, str]]:
+def told(found: Checked) -> list[tuple[str | None, str]]:
     return [(problem.variant, problem.message) for problem in found.problems]
 
 
@@ -60,5 +60,5 @@ def test_only_a_recipe_with_a_kv_cache_brings_scales(tmp_path: Path) -> None:
     """A plain FP8 KV cache on 16-bit weights has the engine's default, and that is no fault."""
     variants = {"fp16": {}, "plain": {"args": FP8}, "v": {"weights": "r"}}
     found = seen(tiny_spec(tmp_path, **RECIPE | {"variants": variants}), tmp_path / "r")
-    brings = {item.variant.name: item.variant.kv_scales for item in found.resolved}
+    brings = {item.variant.name: item.variant.kv_scales for item in found.resolved.variants}
     assert brings == {"fp16": False, "plain": False, "v": True}

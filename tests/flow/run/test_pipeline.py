@@ -18,7 +18,7 @@ from whet.core.records import CellSummary, Decision, TrialRecord, WorkloadFacts
 from whet.core.run import Run
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
+from whet.flow.run.check.check import prepare
 from whet.flow.run.conclude.conclude import conclude, decide_over
 from whet.flow.run.conclude.speculation_map import speculation_pairs
 from whet.flow.run.measure.rounds import Measurer

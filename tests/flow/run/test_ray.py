@@ -26,7 +26,7 @@ from whet.core.records import Decision, StartFacts, TrialRecord, WorkerCheck
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
+from whet.flow.run.check.check import prepare
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder
 from whet.flow.run.workers.executor import RayExecutor, ray_executor

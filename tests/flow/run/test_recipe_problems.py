@@ -16,8 +16,8 @@ from whet.core.records import Decision, Problem
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
+from whet.flow.run.check.check import check_spec, feasible
 from whet.flow.run.check.checkpoints import Checkpoints
-from whet.flow.run.check.preflight import feasible, run_preflight
 from whet.flow.run.measure.quantize import quantize_recipes
 from whet.flow.run.pipeline import run
 from whet.report.run import best
@@ -42,7 +42,7 @@ def spec_of(folder: Path, *, wide: int = 320, **change: Any) -> Spec:
 
 
 def problems_of(spec: Spec, folder: Path) -> tuple[Problem, ...]:
-    return run_preflight(
+    return check_spec(
         spec, folder / "run", Checkpoints(folder / "scratch", {}), engines=FakeEngine()
     ).problems
 
@@ -63,11 +63,11 @@ def test_each_variant_of_the_recipe_is_refused_with_one_that_works(tmp_path: Pat
 
 def test_check_refuses_and_says_that_a_run_goes_on(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
-    checked = run_preflight(
+    checked = check_spec(
         spec, tmp_path / "run", Checkpoints(tmp_path / "scratch", {}), engines=FakeEngine()
     )
     with pytest.raises(InfeasibleError, match=r"w4: recipes\.awq: .*group_size: 64") as refusal:
-        feasible(checked, spec, skip=False)
+        feasible(checked, skip=False)
     assert "(whet run measures the others without these)" in str(refusal.value)
 
 

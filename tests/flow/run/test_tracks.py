@@ -12,10 +12,10 @@ from tests.flow.rounds_stage import build_bench, spec_of
 from whet.core.protocols import Silent
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
+from whet.flow.run.check.check import prepare
 from whet.flow.run.measure.rounds import Session, sessions_of
 from whet.flow.run.plan import RATE_SEARCH, Recorder
-from whet.flow.run.search.schedule import rounds_of
+from whet.flow.run.search.grid import rounds_of
 from whet.flow.run.workers.executor import gpus_of
 from whet.flow.run.workers.messages import Job
 from whet.flow.run.workers.tracks import Board, split_rounds

@@ -14,7 +14,7 @@ from tests.scripted_server import scripted_server
 from whet.core.protocols import Silent
 from whet.core.records import ClientHealth, TrialRecord
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
+from whet.flow.run.check.check import prepare
 from whet.flow.run.plan import Plan, Recorder
 from whet.flow.run.traffic.workload import trial_plan
 from whet.levers import judge_cell

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.run.test_race import engine, ran, spec
+from tests.flow.run.test_budget import engine, ran, spec
 from tests.flow.stage import FakeEngine
 from tests.report.forms import FORMS, section, table
 from whet.core.records import PredictedCell, PredictedVariant

@@ -17,9 +17,9 @@ from whet.core.units import human_bytes
 from whet.flow.run.options import CheckOptions, SpecOptions
 
 if TYPE_CHECKING:
+    from whet.flow.run.check.check import Checked
     from whet.flow.run.check.checkpoints import HubSource
     from whet.flow.run.check.effort import Effort
-    from whet.flow.run.check.preflight import Preflight
 
 
 def check(
@@ -34,10 +34,10 @@ def check(
 
     Exit code 2 if the spec is wrong, 4 if a variant cannot run here.
     """
+    from whet.flow.run.check.check import check_spec, feasible
     from whet.flow.run.check.checkpoints import open_checkpoints
     from whet.flow.run.check.effort import effort_of
     from whet.flow.run.check.planned import machine_text, plan_machine
-    from whet.flow.run.check.preflight import feasible, run_preflight
 
     spec = change.read(spec_file)
     planned = (
@@ -46,18 +46,18 @@ def check(
     if planned is None and options.vllm is not None:
         raise UsageError("--vllm is the version on a machine that is not here; give --device too")
     with open_checkpoints() as checkpoints:
-        checked = run_preflight(spec, options.output_dir / spec.name, checkpoints, planned)
+        checked = check_spec(spec, options.output_dir / spec.name, checkpoints, planned)
         warnings = TerminalConsole(stderr=True)
         for sentence in checked.advice:
             warnings.print(f"! {sentence}", style="yellow")
-        variants = feasible(checked, spec, skip=False)
-        machine = checked.device.name
+        variants = feasible(checked, skip=False)
+        device, facts = checked.resolved.device, checked.facts
+        machine = device.name
         if planned is not None:
             machine = machine_text(planned, variants, spec.engine.name)
-        sources = checkpoints.sources(checked.target, checked.draft)
+        sources = checkpoints.sources(facts.target, facts.draft)
     names = [each.variant.name for each in variants]
-    kind, answers = checked.device.kind, checked.answer_tokens
-    effort = effort_of(spec, names, device=kind, answer_tokens=answers)
+    effort = effort_of(spec, names, device=device.kind, answer_tokens=facts.answer_tokens)
     if output.json:
         _print_json(checked, variants, sources, effort, name=spec.name, machine=machine)
     elif not output.quiet:
@@ -67,7 +67,7 @@ def check(
 
 
 def _print_json(
-    checked: Preflight,
+    checked: Checked,
     variants: Sequence[ResolvedEngine],
     sources: Sequence[HubSource],
     effort: Effort,
@@ -81,8 +81,8 @@ def _print_json(
             "spec": name,
             "machine": machine,
             "models": [encode(source) for source in sources],
-            "disks": [encode(use) for use in checked.disks],
-            "memory": [encode(plan) for plan in checked.memory],
+            "disks": [encode(use) for use in checked.needs.disks],
+            "memory": [encode(plan) for plan in checked.needs.memory.values()],
             "effort": asdict(effort),
             "variants": lines,
             "warnings": list(checked.advice),
@@ -91,7 +91,7 @@ def _print_json(
 
 
 def _print_text(
-    checked: Preflight,
+    checked: Checked,
     variants: Sequence[ResolvedEngine],
     sources: Sequence[HubSource],
     effort: Effort,
@@ -101,14 +101,14 @@ def _print_text(
 ) -> None:
     console = TerminalConsole()
     console.print(Text("ok", "green"), f"{name}: {len(variants)} variants on {machine}")
-    for line in [*(each.text for each in sources), *_missing(checked.target)]:
+    for line in [*(each.text for each in sources), *_missing(checked.facts.target)]:
         console.print(f"  {line}", soft_wrap=True)
     for resolved in variants:
         console.print(f"  {resolved.variant.name}")
         console.print(f"    {resolved.serve_line}", soft_wrap=True)
     needs = [
-        *(f"memory, {plan.variant}: {_fit(plan)}" for plan in checked.memory),
-        *(each.text for each in checked.disks),
+        *(f"memory, {plan.variant}: {_fit(plan)}" for plan in checked.needs.memory.values()),
+        *(each.text for each in checked.needs.disks),
         effort.text,
     ]
     for line in needs:

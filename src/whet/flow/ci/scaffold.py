@@ -14,7 +14,7 @@ from whet.core.errors import UsageError
 from whet.core.quote import shell_words, yaml_scalar, yaml_text
 from whet.core.spec import GROUPED, RecipeSpec, Spec, load_spec
 from whet.core.store import write_atomic
-from whet.flow.run.check.resolve import own_files
+from whet.flow.run.check.facts import own_files
 from whet.predict.hardware import planned_device
 
 _GPU: Final = "H100 SXM"
@@ -135,7 +135,7 @@ def _inputs(spec: Spec) -> Iterator[Path]:
     refs += [ref for v in variants for ref in (*v.loras.values(), v.weights)]
     yield from (Path(ref) for ref in refs if _is_folder(ref))
     log = None if spec.traffic is None else spec.traffic.log
-    yield from (path for path in (log, spec.load.trace, *own_files(spec).values()) if path)
+    yield from (path for path in (log, *own_files(spec).values()) if path)
 
 
 def _is_folder(ref: str | None) -> TypeGuard[str]:

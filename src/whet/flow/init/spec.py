@@ -27,9 +27,9 @@ from whet.engines.planned import PlannedMachine
 from whet.flow.init.options import InitOptions
 from whet.flow.init.profile import LogProfile, answers_known, name_of, profile_log
 from whet.flow.init.variants import Proposal, propose
+from whet.flow.run.check.check import Checked, check_spec, feasible
 from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints
 from whet.flow.run.check.planned import plan_machine
-from whet.flow.run.check.preflight import Preflight, feasible, run_preflight
 from whet.flow.run.traffic.logged import TrafficLog, gate_tokens, read_traffic, take_sample
 from whet.load.logged import MARK_TOKENS
 from whet.quant.suitability import settings_text
@@ -123,7 +123,7 @@ def _longest(log: TrafficLog, tokenizer: Path, quality_tokens: int, target: Mode
 
 def _fitted(
     choice: _Choice, checkpoints: Checkpoints, planned: PlannedMachine | None
-) -> tuple[_Choice, Preflight]:
+) -> tuple[_Choice, Checked]:
     """The largest load and the fewest GPUs with which the baseline runs; what cannot run is out."""
     counts = [1 << power for power in range(choice.device.count.bit_length())]
     tries = [(sizes, count) for count in counts for sizes in _LOADS[choice.device.kind]]
@@ -131,12 +131,12 @@ def _fitted(
         choice = replace(choice, batch_sizes=sizes, tensor_parallel=count)
         spec = _spec(choice)
         root = choice.folder / "runs" / spec.name
-        checked = run_preflight(spec, root, checkpoints, planned)
+        checked = check_spec(spec, root, checkpoints, planned)
         bad = {problem.variant for problem in checked.problems}
         if not bad & {None, spec.baseline}:
             good = [each for each in choice.proposals if each.name not in bad]
             return replace(choice, proposals=tuple(good)), checked
-    feasible(checked, spec, skip=True)
+    feasible(checked, skip=True)
     raise AssertionError("feasible raises for a baseline that cannot run")
 
 
@@ -247,7 +247,7 @@ def _documents(log: TrafficLog, part: Part) -> int:
     return len({each.group for each in log.sample.part(part)})
 
 
-def _lines(choice: _Choice, checked: Preflight, file: Path) -> Iterator[str]:
+def _lines(choice: _Choice, checked: Checked, file: Path) -> Iterator[str]:
     """What is printed."""
     target = choice.target
     yield from choice.profile.lines()

@@ -1,3 +1,3 @@
-"""The main job, whet run: preflight, quantize, measure, decide."""
+"""The main job, whet run: check, search, measure, conclude."""
 
 import whet.levers  # noqa: F401  levers add their keys to whet.yaml

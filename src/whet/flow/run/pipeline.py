@@ -5,7 +5,7 @@ from __future__ import annotations
 from whet.core.records import Decision
 from whet.core.spec import Spec
 from whet.engines import get_engine
-from whet.flow.run.check.preflight import prepare
+from whet.flow.run.check.check import prepare
 from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.quantize import quantize_recipes
 from whet.flow.run.measure.rounds import Executor, LocalExecutor, Measurer

@@ -68,7 +68,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorder:
-    """Where a run is recorded: its directory, and the observer who is told of progress."""
+    """Where a run is recorded: its directory, and the observer of its progress."""
 
     store: RunStore
     observer: Observer

@@ -10,8 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
-from whet.core.keys import trial_key
-from whet.core.load_point import LoadPoint
+from whet.core.load_point import LoadPoint, trial_key
 from whet.core.records import ModelFacts, ResolvedEngine, TrialRecord
 from whet.core.records.codec import STORED
 from whet.core.spec import Spec, redacted_spec

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from whet.core.format import percent
 from whet.core.provenance import Device
-from whet.core.records import ModelFacts, ResolvedEngine, Variant
+from whet.core.records import Variant
 from whet.core.spec import Spec
 from whet.engines import get_profile
 from whet.engines.compatibility import cautions
 from whet.engines.machine import Machine
-from whet.flow.run.check.resolve import GENERATED, builtin_inputs
-from whet.flow.run.traffic.logged import TrafficLog, gate_tokens
+from whet.flow.run.check.facts import GENERATED, Facts
+from whet.flow.run.check.resolve import Resolved
+from whet.flow.run.traffic.logged import gate_tokens
 from whet.load import Draw, build_workload, read_pool
 from whet.predict import Traffic, advise, far_beyond, fitting_length, longest_request
 from whet.predict.hardware import CUDA, model_words
-from whet.predict.settings import read_settings
 from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS
 
@@ -32,42 +31,39 @@ _OFTEN: Final = 1.5
 """Times that a run asks a user turn, from which on repetition is worth a word."""
 
 
-def advice_of(
-    spec: Spec,
-    source: Path | TrafficLog,
-    *,
-    resolved: Sequence[ResolvedEngine],
-    target: ModelFacts,
-    device: Device,
-    machine: Machine | None = None,
-) -> tuple[str, ...]:
-    """A sentence for each thing, headed by the variants that it concerns.
+def advice_of(facts: Facts, resolved: Resolved, machine: Machine | None = None) -> tuple[str, ...]:
+    """Return a sentence for each thing, headed by the variants that it concerns.
 
-    ``source`` is the user's log, or the run directory with the built-in texts.
-
-    A server elsewhere has its flags already. Drawing from the workload takes seconds, so it is done
-    only where ``max_model_len`` is far beyond what the spec itself bounds.
+    ``machine`` is the planned one, None for this machine. A server elsewhere has its flags already.
+    Drawing from the workload takes seconds, so it is done only where ``max_model_len`` is far
+    beyond what the spec itself bounds.
     """
-    resolved = [each for each in resolved if spec.engine_of(each.variant.name).url is None]
-    if not resolved:
+    spec, target, device = facts.spec, facts.target, resolved.device
+    pairs = [
+        (item, variant)
+        for item, variant in zip(resolved.variants, resolved.as_set, strict=True)
+        if spec.engine_of(variant.name).url is None
+    ]
+    if not pairs:
         return ()
-    variants = [replace(item.variant, env=item.env) for item in resolved]
-    if isinstance(source, TrafficLog):
-        longest = max(source.longest, gate_tokens(spec.quality, source, Path(target.path)))
-        traffic = replace(_bounds(spec), p99_tokens=source.p99, longest_tokens=longest)
-    else:
-        traffic = _traffic(spec, source, variants, target=target, device=device)
+    lengths = {variant.name: resolved.max_model_len(variant, facts) for _, variant in pairs}
+    traffic = _traffic(facts, max(lengths.values()))
     by_sentence: dict[str, list[str]] = defaultdict(list)
-    for item, variant in zip(resolved, variants, strict=True):
+    for item, variant in pairs:
         predicted = get_profile(item.engine).planned_engine is not None  # else its flags differ
-        own = advise(variant, target=target, device=device, traffic=traffic) if predicted else ()
-        length = read_settings(variant, target=target, device=device).max_model_len
-        repeats = _repeat_advice(spec, source, variant)
-        general = (*_gate_advice(spec), *_window_advice(spec, length), *_tier_advice(spec, device))
-        for sentence in (*general, *own, *repeats, *cautions(item, machine)):
+        sentences = [
+            *_gate_advice(spec),
+            *_window_advice(spec, lengths[variant.name]),
+            *_tier_advice(spec, device),
+            *(advise(variant, target=target, device=device, traffic=traffic) if predicted else ()),
+            *_repeat_advice(facts, variant),
+            *cautions(item, machine),
+        ]
+        for sentence in sentences:
             by_sentence[sentence].append(variant.name)
     return tuple(
-        f"{_names(names, variants)}: {sentence}" for sentence, names in by_sentence.items()
+        f"{'every variant' if len(names) == len(pairs) > 1 else ', '.join(names)}: {sentence}"
+        for sentence, names in by_sentence.items()
     )
 
 
@@ -103,24 +99,22 @@ def _tier_advice(spec: Spec, device: Device) -> Iterator[str]:
         )
 
 
-def _repeat_advice(spec: Spec, root: Path | TrafficLog, variant: Variant) -> Iterator[str]:
+def _repeat_advice(facts: Facts, variant: Variant) -> Iterator[str]:
     """A suffix tree of earlier answers finds the next one in them, where the traffic repeats."""
-    own = variant.speculation
-    if isinstance(root, TrafficLog):
-        flattered = variant.prefix_cache or (own is not None and own.method == "suffix")
-        if flattered and root.sample.repeats >= _MANY_REPEATS:
+    spec, log, own = facts.spec, facts.log, variant.speculation
+    suffix = own is not None and own.method == "suffix"
+    if log is not None:
+        repeats = log.sample.repeats
+        if (variant.prefix_cache or suffix) and repeats >= _MANY_REPEATS:
             yield (
-                f"{percent(root.sample.repeats)} of the log's requests equal an earlier one, from "
+                f"{percent(repeats)} of the log's requests equal an earlier one, from "
                 "which a prefix cache and suffix speculation profit: leave them out of the log if "
                 "they are tests or retries"
             )
         return
-    if own is None or own.method != "suffix":
+    if own is None or not suffix or dict(own.options).get(_REMEMBERED) in (0, "0"):
         return
-    if dict(own.options).get(_REMEMBERED) in (0, "0"):
-        return
-    with builtin_inputs(root) as folder:
-        turns = len(set(read_pool(folder / GENERATED).user))
+    turns = len(set(read_pool(facts.texts / GENERATED).user))
     requests = spec.load.trials * sum(spec.load.requests(size) for size in spec.load.points)
     if requests >= _OFTEN * turns:
         yield (
@@ -132,53 +126,37 @@ def _repeat_advice(spec: Spec, root: Path | TrafficLog, variant: Variant) -> Ite
         )
 
 
-def _names(names: Sequence[str], variants: Sequence[Variant]) -> str:
-    return "every variant" if len(names) == len(variants) > 1 else ", ".join(names)
-
-
-def _traffic(
-    spec: Spec,
-    root: Path,
-    variants: Sequence[Variant],
-    *,
-    target: ModelFacts,
-    device: Device,
-) -> Traffic:
-    bounds = _bounds(spec)
-    lengths = [
-        read_settings(variant, target=target, device=device).max_model_len for variant in variants
-    ]
-    least = fitting_length(replace(bounds, p99_tokens=1))
-    if least is None or not far_beyond(max(lengths), least):
-        return bounds
-    with builtin_inputs(root) as folder:
-        return _drawn(spec, bounds, folder=folder, target=target)
-
-
-def _bounds(spec: Spec) -> Traffic:
-    """The least that the spec itself says of its lengths."""
-    least = longest_request(spec.workload) or spec.workload.min_output_tokens + 1
-    return Traffic(
+def _traffic(facts: Facts, longest_server: int) -> Traffic:
+    """Return the lengths that the run will send: the log's, the spec's bounds, or drawn ones."""
+    spec, log = facts.spec, facts.log
+    bounds = Traffic(
         largest_batch=max(spec.load.batch_sizes),
         p99_tokens=None,
-        longest_tokens=least,
+        longest_tokens=longest_request(spec.workload) or spec.workload.min_output_tokens + 1,
     )
+    if log is not None:
+        longest = max(log.longest, gate_tokens(spec.quality, log, facts.tokenizer))
+        return replace(bounds, p99_tokens=log.p99, longest_tokens=longest)
+    least = fitting_length(replace(bounds, p99_tokens=1))
+    if least is None or not far_beyond(longest_server, least):
+        return bounds
+    return _drawn(facts, bounds)
 
 
-def _drawn(spec: Spec, bounds: Traffic, *, folder: Path, target: ModelFacts) -> Traffic:
+def _drawn(facts: Facts, bounds: Traffic) -> Traffic:
     """Lengths as the run will draw them, and the longest of the quality stage."""
-    tokenizer = Path(target.path)
+    spec, texts, tokenizer = facts.spec, facts.texts, facts.tokenizer
     draw = Draw(requests=_DRAWN, batch_size=bounds.largest_batch, trial=0, block_size=16)
     requests = build_workload(
-        folder / GENERATED, tokenizer, spec.workload, draw=draw, variables=spec.model.variables
+        texts / GENERATED, tokenizer, spec.workload, draw=draw, variables=spec.model.variables
     ).requests
     lengths = sorted(len(each.prompt_token_ids) + each.max_tokens for each in requests)
     quality = QualityPlan(
         variant=spec.baseline,
         tokenizer=tokenizer,
         spec=spec.quality,
-        heldout=spec.quality.heldout or folder / "heldout.jsonl",
-        tasks=spec.quality.tasks or folder / "tasks.jsonl",
+        heldout=spec.quality.heldout or texts / "heldout.jsonl",
+        tasks=spec.quality.tasks or texts / "tasks.jsonl",
         baseline=None,
         tolerances=(),
     )

@@ -17,6 +17,7 @@ from whet.checkpoint.hub import (
     read_repository,
 )
 from whet.checkpoint.locate import local_folder
+from whet.core.errors import WhetError
 from whet.core.hub import snapshot_of, snapshot_path
 from whet.core.protocols import Observer
 from whet.core.records import ModelFacts, ResolvedEngine
@@ -44,13 +45,13 @@ class HubSource:
 class Checkpoints:
     """Finds the folder of each checkpoint, once.
 
-    Of a hub checkpoint whose weights are not in the cache only the headers are fetched, until
-    ``download`` is called.
+    ``scratch`` is a temporary folder. Of a hub checkpoint whose weights are not in the cache only
+    the headers are fetched, until ``download`` is called.
     """
 
     def __init__(self, scratch: Path, commits: Mapping[str, str]) -> None:
         """``scratch`` holds headers without weights; ``commits`` pins hub ids."""
-        self._scratch = scratch
+        self.scratch = scratch
         self._commits = dict(commits)
         self._folders: dict[tuple[str, str | None], Path] = {}
         self.missing: dict[Path, HubCheckpoint] = {}
@@ -67,7 +68,7 @@ class Checkpoints:
         if has_weights(folder):
             return folder
         checkpoint = read_repository(ref, folder)
-        hollow = snapshot_path(self._scratch, checkpoint.snapshot)
+        hollow = snapshot_path(self.scratch, checkpoint.snapshot)
         if hollow not in self.missing:
             write_hollow(checkpoint, hollow)
             self.missing[hollow] = checkpoint
@@ -111,8 +112,16 @@ class Checkpoints:
         self._folders.clear()
         self.missing.clear()
 
+    @contextmanager
+    def readable_errors(self) -> Iterator[None]:
+        """Let errors name hub ids in place of folders that only hold headers."""
+        try:
+            yield
+        except WhetError as error:
+            raise type(error)(self.readable(str(error))) from error
+
     def readable(self, text: str) -> str:
-        """A message with hub ids in place of folders that only hold headers."""
+        """Return a message with hub ids in place of folders that only hold headers."""
         for hollow, checkpoint in self.missing.items():
             text = text.replace(str(hollow), checkpoint.snapshot.hub_id)
         return text

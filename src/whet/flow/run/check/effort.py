@@ -11,7 +11,7 @@ from whet.core.load_point import Rate
 from whet.core.spec import Spec
 
 _START_S: Final = {"cpu": 45.0, "cuda": 120.0}
-_BESIDE: Final = 1 / 3
+_TOGETHER: Final = 1 / 3
 """What each further server that starts at the same time adds, as a share of one start."""
 _TOKEN_S: Final = 0.01
 _FINALISTS: Final = 3
@@ -55,12 +55,12 @@ def effort_of(spec: Spec, names: list[str], *, device: str, answer_tokens: float
     if load.find is not None or load.trace is not None:
         each_s = [_SEARCHED * load.seconds if load.find else load.seconds]
     groups = [set(group) & set(names) for group in load.together]
-    beside = sum(len(group) - 1 for group in groups if group)
+    together = sum(len(group) - 1 for group in groups if group)
     rounds = load.trials if load.order == "interleaved" else 1
     again = min(_FINALISTS, len(names)) * _CONFIRMATIONS if load.confirm and names[1:] else 0
     attached = all(each.url is not None for each in spec.engines_used)
     start_s = 0.0 if attached else _START_S[device]
-    waited = rounds * (len(names) - (1 - _BESIDE) * beside) + again
+    waited = rounds * (len(names) - (1 - _TOGETHER) * together) + again
     return Effort(
         starts=len(names) * rounds + again,
         trials=len(names) * load.trials * len(each_s) + again,

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from whet.core.keys import cell_key
-from whet.core.load_point import LoadPoint
+from whet.core.load_point import LoadPoint, cell_key
 from whet.core.records import (
     CellSummary,
     EngineFacts,
@@ -201,8 +200,8 @@ def judge_starts(resolved: ResolvedEngine, starts: Sequence[StartReport]) -> Ite
     )
     for verdicts in by_claim.values():
         worst = max(verdicts, key=lambda verdict: _OUTCOMES.index(verdict.outcome))
-        alike = sum(verdict.outcome == worst.outcome for verdict in verdicts)
-        share = f", in {alike} of {len(starts)} starts" if alike < len(starts) else ""
+        agreeing = sum(verdict.outcome == worst.outcome for verdict in verdicts)
+        share = f", in {agreeing} of {len(starts)} starts" if agreeing < len(starts) else ""
         yield replace(worst, observed=f"{worst.observed}{share}{unlike}")
         unlike = ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -67,6 +67,10 @@ class Session:
         return [pending for pending in group if pending]
 
 
+Rounds = Sequence[Sequence[Session]]
+"""Sessions by round, those of one round in the order of measurement."""
+
+
 class Executor(Protocol):
     """Runs server sessions, somewhere."""
 
@@ -77,14 +81,8 @@ class Executor(Protocol):
         """Refuse a plan that it has no devices for, before anything is made."""
         ...
 
-    def measure(
-        self,
-        plan: Plan,
-        recorder: Recorder,
-        engines: Engines,
-        rounds: Sequence[Sequence[Session]],
-    ) -> None:
-        """Run every session. Those of one round are in the order of measurement."""
+    def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
+        """Run every session."""
         ...
 
 
@@ -96,13 +94,7 @@ class LocalExecutor:
     def require(self, plan: Plan, observer: Observer) -> None:
         """Preflight has checked this machine."""
 
-    def measure(
-        self,
-        plan: Plan,
-        recorder: Recorder,
-        engines: Engines,
-        rounds: Sequence[Sequence[Session]],
-    ) -> None:
+    def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
         """Run the sessions in the order of the rounds."""
         sessions = [each for part in rounds for each in part]
         starts_left = {name: MAX_STARTS for each in sessions for name in each.names}
@@ -147,9 +139,9 @@ class Measurer:
         self.executor.measure(plan, self.recorder, self.engines, sessions)
 
     def open_on_demand(
-        self, plan: Plan, resolved: ResolvedEngine, *, label: Callable[[], str]
+        self, plan: Plan, resolved: ResolvedEngine, *, label: str
     ) -> AbstractContextManager[OnDemand]:
-        """Open a session whose loads are chosen one by one; ``label`` is asked at each start."""
+        """Open a session whose loads are chosen one by one."""
         return open_on_demand(plan, self.recorder, self.engines, resolved, label=label)
 
     def compare_answers(self, plan: Plan, resolved: ResolvedEngine) -> None:

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from whet.core.errors import EngineLostError, EngineStartError
-from whet.core.keys import trial_key
-from whet.core.load_point import LoadPoint
+from whet.core.load_point import LoadPoint, trial_key
 from whet.core.protocols import Server
 from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
 from whet.core.starts import store_start

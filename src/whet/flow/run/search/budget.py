@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 
 from whet.core.errors import EngineLostError, EngineStartError, MeasurementError, UsageError
-from whet.core.keys import trial_key
-from whet.core.load_point import Rate
+from whet.core.load_point import Rate, trial_key
 from whet.core.records import PredictedCell, PredictedVariant, ResolvedEngine, TrialRecord
 from whet.core.run import Run
 from whet.core.units import human_duration
+from whet.decision.matrix import recommended_point
 from whet.flow.run.conclude.results import cells_of_variant, store_cells
 from whet.flow.run.plan import Plan, Recorder
 from whet.flow.run.search.measurer import LoadMeasurer, Measurer
@@ -160,7 +160,7 @@ class _BudgetSearch:
     def serve(self, arm: Arm) -> Iterator[Callable[[int], Measured]]:
         """A variant's server, started when a load is not stored; its answers are checked too."""
         opened = self.measurer.open_on_demand(
-            self.plan, self.resolved[arm.name], label=self._time_used
+            self.plan, self.resolved[arm.name], label=self._time_used()
         )
         try:
             with opened as session:
@@ -213,20 +213,12 @@ class _BudgetSearch:
 
     def _measured(self, name: str, load: int, seconds: float) -> Measured:
         """The cell against the objective; one without figures costs infinitely much."""
-        cell, objective = Run(self.store).cell(name, load), self.plan.spec.objective
+        cell = Run(self.store).cell(name, load)
         trial = self.store.get("trials", trial_key(name, load, 0), TrialRecord)
         if cell is None or cell.cost_per_1m_tokens is None or trial is None:
             return Measured(cost=math.inf, met=False, seconds=seconds)
-        limits = (
-            (cell.ttft_p95_ms, objective.recommend_ttft_ms),
-            (cell.tpot_p95_ms, objective.tpot_ms),
-            (cell.e2e_p95_ms, objective.e2e_ms),
-        )
-        met = all(
-            limit is None or (figure is not None and figure.value <= limit)
-            for figure, limit in limits
-        )
-        return Measured(cost=cell.cost_per_1m_tokens.value, met=met, seconds=seconds)
+        missed = recommended_point(self.plan.tier, self.plan.spec.objective).missed_by(cell)
+        return Measured(cost=cell.cost_per_1m_tokens.value, met=not missed, seconds=seconds)
 
     def close(self, arms: Sequence[Arm]) -> None:
         """Store why the others were not measured, and what was measured says of all loads."""

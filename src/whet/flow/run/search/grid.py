@@ -1,11 +1,14 @@
-"""The search without a budget: every variant at every load."""
+"""The search without a budget, every variant at every load; and the order of server starts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+
+from whet.core.load_point import LoadPoint
+from whet.core.records import ResolvedEngine
 from whet.core.run import Run
-from whet.flow.run.plan import RATE_SEARCH, Plan, Recorder, Round
+from whet.flow.run.plan import RATE_SEARCH, Cells, Plan, Recorder, Round
 from whet.flow.run.search.measurer import Measurer
-from whet.flow.run.search.schedule import rounds_of
 from whet.flow.run.traffic.traced import store_points
 
 
@@ -20,3 +23,48 @@ def measure_all(plan: Plan, recorder: Recorder, measurer: Measurer) -> None:
         servers = tuple((item, ()) for item in plan.resolved)
         measurer.measure(plan, [Round(servers=servers)], quality=False, title=RATE_SEARCH)
     measurer.measure(plan, rounds_of(plan, Run(recorder.store)), quality=True)
+
+
+def rounds_of(plan: Plan, run: Run) -> tuple[Round, ...]:
+    """Return the rounds that measure every variant at each of its loads.
+
+    Blocks are one round of all trials. Interleaved, each trial is a round, and every second one
+    runs backwards (ABBA): over an even number of rounds all servers have the same mean position in
+    time, so a linear drift shifts them equally.
+    """
+    load = plan.spec.load
+    points = {item.variant.name: run.points_of(item.variant.name) for item in plan.resolved}
+
+    def servers(trials: Sequence[int]) -> tuple[tuple[ResolvedEngine, Cells], ...]:
+        return tuple(
+            (item, tuple(cells_of(points[item.variant.name], trials))) for item in plan.resolved
+        )
+
+    if load.order == "blocks":
+        return (Round(servers=servers(range(load.trials))),)
+    return tuple(_round(servers([trial]), trial) for trial in range(load.trials))
+
+
+def confirmation_rounds(
+    finalists: Sequence[tuple[ResolvedEngine, LoadPoint]], trials: Iterable[int]
+) -> tuple[Round, ...]:
+    """Return rounds that measure each finalist at its load, under these trial numbers."""
+    return tuple(
+        _round(tuple((item, ((size, trial),)) for item, size in finalists), trial)
+        for trial in trials
+    )
+
+
+def _round(servers: tuple[tuple[ResolvedEngine, Cells], ...], number: int) -> Round:
+    return Round(servers=servers if number % 2 == 0 else servers[::-1])
+
+
+def cells_of(points: Iterable[LoadPoint], trials: Iterable[int]) -> Iterator[tuple[LoadPoint, int]]:
+    """Yield every (load, trial) of these trials, one pass over the loads after the other.
+
+    The largest load comes first: a lack of memory shows at once, and the warm-up is done in
+    parallel. Passes separate the trials of a cell in time, so that drift shows as spread.
+    """
+    for trial in trials:
+        for point in sorted(points, reverse=True):
+            yield point, trial

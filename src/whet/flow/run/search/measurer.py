@@ -34,9 +34,9 @@ class Measurer(Protocol):
         ...
 
     def open_on_demand(
-        self, plan: Plan, resolved: ResolvedEngine, *, label: Callable[[], str]
+        self, plan: Plan, resolved: ResolvedEngine, *, label: str
     ) -> AbstractContextManager[LoadMeasurer]:
-        """Open a session whose loads are chosen one by one; ``label`` is asked at each start."""
+        """Open a session whose loads are chosen one by one; ``label`` is shown at a start."""
         ...
 
     def compare_answers(self, plan: Plan, resolved: ResolvedEngine) -> None:

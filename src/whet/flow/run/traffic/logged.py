@@ -1,4 +1,4 @@
-"""The user's own log as the traffic of a run: read once, divided, and written beside the run.
+"""The user's own log as the traffic of a run: read once, divided, and stored with the run.
 
 Its parts have no conversation in common: one calibrates the quantizer, one is the gate's text, one
 the load's requests and one the confirmation's.
@@ -122,7 +122,7 @@ def read_traffic(
     stored: Path | None,
     variables: Variables = (),
 ) -> TrafficLog:
-    """Sample the log, or read the sample ``stored`` beside a run, and render every request once.
+    """Sample the log, or read the sample ``stored`` with a run, and render every request once.
 
     Prompts that do not fit ``max_tokens`` with their answer are left out, as are requests that the
     model's chat template refuses. Raises ``UsageError`` for a log that cannot be read, and where
@@ -216,7 +216,7 @@ def _reasons(left_out: Counter[str]) -> str:
     return "; ".join(f"{count:,} {reason}" for reason, count in left_out.items())
 
 
-def traffic_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[str]:
+def sample_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[str]:
     """Why the log's requests cannot be sent to servers that hold ``longest`` tokens a request."""
     needed = log.longest + MARK_TOKENS
     if needed > longest:
@@ -242,7 +242,7 @@ def traffic_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[
 
 
 def write_parts(log: TrafficLog, folder: Path) -> None:
-    """Write the sample once beside a run, its times, and the parts for calibration and gate.
+    """Store the sample once with a run, its times, and the parts for calibration and gate.
 
     A part of too few conversations leaves the built-in text in its place.
     """

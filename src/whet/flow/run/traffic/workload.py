@@ -14,8 +14,7 @@ from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.client import CompletionCall
 from whet.core.adapters import adapter_order
 from whet.core.errors import UsageError
-from whet.core.keys import workload_key
-from whet.core.load_point import LoadPoint, Rate
+from whet.core.load_point import LoadPoint, Rate, workload_key
 from whet.core.records import Loop, PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
 from whet.core.spec import LoadSpec
 from whet.core.store import RunStore

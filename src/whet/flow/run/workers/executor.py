@@ -12,7 +12,7 @@ from whet.core.errors import InfeasibleError, UsageError
 from whet.core.flags import plain_args
 from whet.core.protocols import Observer
 from whet.core.records import Variant
-from whet.flow.run.measure.rounds import MAX_STARTS, Session, summarize_cells
+from whet.flow.run.measure.rounds import MAX_STARTS, Rounds, Session, summarize_cells
 from whet.flow.run.plan import RATE_SEARCH, Engines, Plan, Recorder
 from whet.flow.run.traffic.lengths import lacks_lengths
 from whet.flow.run.workers.check_all import check_workers
@@ -69,13 +69,7 @@ class RayExecutor:
                 "load.order: interleaved to use the others"
             )
 
-    def measure(
-        self,
-        plan: Plan,
-        recorder: Recorder,
-        engines: Engines,
-        rounds: Sequence[Sequence[Session]],
-    ) -> None:
+    def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
         """Make every visit that the run lacks."""
         job = Job(plan=plan, recorder=recorder, engines=engines)
         if not any(visit.pending(recorder.store) for turn in rounds for visit in turn):

@@ -18,7 +18,7 @@ from whet.core.provenance import Device
 from whet.core.records import Problem, Speculation, Variant
 from whet.core.spec import Spec, parse_spec
 from whet.core.units import GIB
-from whet.predict import check_disk, disk_problems, disk_uses, preflight
+from whet.predict import assess_variants, check_disk, disk_problems, disk_uses
 
 SPECULATION = Speculation(method="draft_model", num_tokens=4, draft_path="draft")
 
@@ -55,10 +55,10 @@ class Bench:
 
     def check(self, **changes: Any) -> tuple[Problem, ...]:
         variants, target, spec = [self.variant(**changes)], read_facts(self.target), self.parsed()
-        problems = preflight(
+        assessed = assess_variants(
             variants, target=target, draft=read_facts(self.draft), device=self.device, spec=spec
         )
-        return problems + disk_problems(disk_uses(variants, target=target, spec=spec))
+        return assessed.problems + disk_problems(disk_uses(variants, target=target, spec=spec))
 
     def only(self, kind: str, **changes: Any) -> str:
         """The message of the one problem, which is of this kind."""
@@ -79,14 +79,14 @@ def change(path: Path, name: str, **values: Any) -> None:
 
 def test_nothing_against_a_pair_that_fits(bench: Bench) -> None:
     made = bench.variant(weights="awq", model_path=str(bench.root / "checkpoints" / "awq"))
-    found = preflight(
+    found = assess_variants(
         [bench.variant(), bench.variant(speculation=SPECULATION), made],
         target=read_facts(bench.target),
         draft=read_facts(bench.draft),
         device=gpu(),
         spec=bench.parsed(),
     )
-    assert found == ()
+    assert found.problems == ()
 
 
 def test_a_draft_with_two_tokens_swapped(bench: Bench) -> None:
@@ -134,14 +134,14 @@ def test_a_draft_vocabulary_off_by_one(bench: Bench) -> None:
 
 
 def test_a_missing_draft(bench: Bench) -> None:
-    found = preflight(
+    found = assess_variants(
         [bench.variant(speculation=SPECULATION)],
         target=read_facts(bench.target),
         draft=None,
         device=gpu(),
         spec=bench.parsed(),
     )
-    assert [problem.message for problem in found] == [
+    assert [problem.message for problem in found.problems] == [
         "it speculates with a draft model; set model.draft"
     ]
 
@@ -186,11 +186,6 @@ def test_weights_of_another_shape(bench: Bench) -> None:
         "layers is 2 in the target and 1 in the other checkpoint; give quantized weights of this "
         "target, with its tokenizer files"
     )
-
-
-def test_weights_that_no_recipe_makes(bench: Bench) -> None:
-    said = bench.only("weights", weights="awk", model_path=str(bench.root / "none"))
-    assert "no recipe makes the weights 'awk'; did you mean 'awq'?" in said
 
 
 def test_more_devices_than_there_are(bench: Bench) -> None:

@@ -11,9 +11,11 @@ from tests.checkpoint_factory import write_adapter, write_tiny_llama
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError
+from whet.core.provenance import find_device
 from whet.core.records import ModelFacts, Speculation, Variant
 from whet.flow.run.check.checkpoints import Checkpoints
-from whet.flow.run.check.resolve import resolve_variants
+from whet.flow.run.check.facts import find_facts
+from whet.flow.run.check.resolve import resolve
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +30,8 @@ def variant(
     if draft is not None:
         change["model"] = {"target": str(folder / "target"), "draft": draft.path}
     spec = tiny_spec(folder, variants={"fp16": {}, "v": words}, **change)
-    target = read_facts(Path(spec.model.target))
-    found, _ = resolve_variants(
-        spec,
-        folder / "run",
-        target=target,
-        draft=draft,
-        engine_for=lambda _name: FakeEngine(),
-        checkpoints=Checkpoints(folder, {}),
-    )
-    return found[1].variant
+    facts = find_facts(spec, folder / "run", Checkpoints(folder, {}))
+    return resolve(facts, folder / "run", FakeEngine(), find_device()).variants[1].variant
 
 
 def adapter(folder: Path, rank: int) -> str:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint import read_facts, serving_difference, tokenizer_difference
-from whet.checkpoint import weights_facts as stored_facts
+from whet.checkpoint import (
+    read_facts,
+    serving_difference,
+    tokenizer_difference,
+    weights_facts,
+)
 from whet.checkpoint.headers import read_headers
 from whet.core.errors import CheckpointError
-from whet.core.names import did_you_mean
 from whet.core.provenance import Device
 from whet.core.records import MemoryPlan, ModelFacts, Problem, ProblemKind, Variant
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
 from whet.predict.adapters import foreign_width
+from whet.predict.disk import DiskUse, disk_uses
 from whet.predict.memory import Demand, plan_memory
 from whet.predict.predict import predict_checkpoint
 from whet.predict.settings import Settings, read_settings
@@ -47,57 +50,56 @@ class _Case:
         return Problem(variant=self.variant.name, kind=kind, message=message)
 
 
-def preflight(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feasibility:
+    """Why variants cannot run, each with its fix; what a run takes of memory and disks.
+
+    ``memory`` has every variant whose checkpoints can be read or predicted.
+    """
+
+    problems: tuple[Problem, ...]
+    memory: Mapping[str, MemoryPlan]
+    disks: tuple[DiskUse, ...]
+
+
+def assess_variants(
     variants: Sequence[Variant],
     *,
     target: ModelFacts,
     draft: ModelFacts | None,
     device: Device,
     spec: Spec,
-    free_bytes: int | None = None,
-) -> tuple[Problem, ...]:
-    """Every reason why a variant cannot run on ``device``, each with its fix.
+    downloads: Mapping[Path, int] | None = None,
+) -> Feasibility:
+    """Plan the memory of each variant on ``device``, and find what keeps it from running.
 
-    Weights that are not made yet are predicted from the recipe. ``free_bytes`` is as in ``Demand``.
-    Limits of an engine's version are reported by the engine itself.
+    Weights that are not made yet are predicted from the recipe. ``downloads`` are bytes by folder;
+    a disk that is too small is not among the problems. Limits of an engine's version are
+    reported by the engine itself.
     """
     problems: list[Problem] = []
+    memory: dict[str, MemoryPlan] = {}
     models = _Models(target=target, draft=draft, spec=spec, known={})
     for variant in variants:
         try:
             stored, own_draft = models.weights(variant), models.draft_of(variant)
+            memory[variant.name] = plan_memory(
+                variant,
+                target=target,
+                stored=stored,
+                draft=own_draft,
+                device=device,
+                demand=_demand(spec, target),
+            )
         except CheckpointError as error:
             problems.append(Problem(variant=variant.name, kind="weights", message=str(error)))
             continue
         case = _Case(
             variant=variant, target=target, stored=stored, draft=own_draft, device=device, spec=spec
         )
-        problems += _problems(case, demand_of(spec, target, free_bytes=free_bytes))
-    return tuple(problems)
-
-
-def memory_plans(
-    variants: Sequence[Variant],
-    *,
-    target: ModelFacts,
-    draft: ModelFacts | None,
-    device: Device,
-    spec: Spec,
-) -> dict[str, MemoryPlan]:
-    """``plan_memory`` of each variant whose checkpoints can be read or predicted, by its name."""
-    models = _Models(target=target, draft=draft, spec=spec, known={})
-    plans = {}
-    for variant in variants:
-        with suppress(CheckpointError):
-            plans[variant.name] = plan_memory(
-                variant,
-                target=target,
-                stored=models.weights(variant),
-                draft=models.draft_of(variant),
-                device=device,
-                demand=demand_of(spec, target),
-            )
-    return plans
+        problems += _problems(case, memory[variant.name])
+    disks = disk_uses(variants, target=target, spec=spec, downloads=downloads)
+    return Feasibility(problems=tuple(problems), memory=memory, disks=disks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,13 +112,20 @@ class _Models:
     known: dict[str, ModelFacts]
 
     def weights(self, variant: Variant) -> ModelFacts:
-        """As ``weights_facts``, each folder once."""
+        """Return the target's facts, those on disk, or those that a recipe will make; each once.
+
+        Raises ``CheckpointError`` for weights that cannot be read.
+        """
+        path, target = Path(variant.model_path), self.target
         if variant.weights == SIXTEEN_BIT:
-            return self.target
-        path = variant.model_path
-        if path not in self.known:
-            self.known[path] = weights_facts(variant, target=self.target, spec=self.spec)
-        return self.known[path]
+            return target
+        if variant.model_path not in self.known:
+            self.known[variant.model_path] = (
+                weights_facts(path, target)
+                if path.exists()
+                else predict_checkpoint(target, self.spec.recipes[variant.weights], path)
+            )
+        return self.known[variant.model_path]
 
     def draft_of(self, variant: Variant) -> ModelFacts | None:
         """The draft model that a variant names, else the spec's.
@@ -137,35 +146,6 @@ class _Models:
         return self.known.get(path, self.draft)
 
 
-def weights_facts(variant: Variant, *, target: ModelFacts, spec: Spec) -> ModelFacts:
-    """The weights of a variant: the target's, those on disk, or those that a recipe will make.
-
-    Raises ``CheckpointError`` for weights that no recipe makes or that cannot be read.
-    """
-    if variant.weights == SIXTEEN_BIT:
-        return target
-    path = Path(variant.model_path)
-    if path.exists():
-        return stored_facts(path, target)
-    recipe = spec.recipes.get(variant.weights)
-    if recipe is None:
-        near = did_you_mean(variant.weights, [SIXTEEN_BIT, *spec.recipes])
-        raise CheckpointError(
-            f"no recipe makes the weights {variant.weights!r}{near}; add it to recipes"
-        )
-    return predict_checkpoint(target, recipe, path)
-
-
-def demand_of(spec: Spec, target: ModelFacts, *, free_bytes: int | None = None) -> Demand:
-    """The largest batch, and the tokens of one request as the spec bounds or expects them."""
-    tokens = longest_request(spec.workload) or _expected_request(spec.workload)
-    return Demand(
-        max_batch=max(spec.load.batch_sizes),
-        tokens_per_request=min(tokens, target.max_position),
-        free_bytes=free_bytes,
-    )
-
-
 def longest_request(workload: WorkloadSpec) -> int | None:
     """Return prompt and answer of the longest request, or None without an input bound."""
     if workload.max_input_tokens is None:
@@ -174,13 +154,21 @@ def longest_request(workload: WorkloadSpec) -> int | None:
     return max(workload.max_input_tokens, long) + workload.max_output_tokens
 
 
-def _expected_request(workload: WorkloadSpec) -> int:
-    """A middling answer with the prompt that the input/output ratio gives it."""
+def _demand(spec: Spec, target: ModelFacts) -> Demand:
+    """Return the largest batch, and the tokens of one request as the spec bounds them.
+
+    Without a bound it is a middling answer with the prompt that the input/output ratio gives it.
+    """
+    workload = spec.workload
     answer = (workload.min_output_tokens + workload.max_output_tokens) / 2
-    return round(answer * (1 + workload.input_output_ratio))
+    tokens = longest_request(workload) or round(answer * (1 + workload.input_output_ratio))
+    return Demand(
+        max_batch=max(spec.load.batch_sizes),
+        tokens_per_request=min(tokens, target.max_position),
+    )
 
 
-def _problems(case: _Case, demand: Demand) -> Iterator[Problem]:
+def _problems(case: _Case, memory: MemoryPlan) -> Iterator[Problem]:
     yield from _same_model(case)
     yield from _draft(case)
     yield from _own_head(case)
@@ -190,24 +178,15 @@ def _problems(case: _Case, demand: Demand) -> Iterator[Problem]:
     yield from lengths
     # An external server has a device of its own; a wrong length is already reported.
     if case.spec.engine_of(case.variant.name).url is None and not lengths:
-        yield from _room(case, demand)
+        yield from _room(case, memory)
 
 
-def _room(case: _Case, demand: Demand) -> Iterator[Problem]:
+def _room(case: _Case, memory: MemoryPlan) -> Iterator[Problem]:
     short = tuple(_devices(case))
     if short:
         yield from short
-        return
-    plan = plan_memory(
-        case.variant,
-        target=case.target,
-        stored=case.stored,
-        draft=case.draft,
-        device=case.device,
-        demand=demand,
-    )
-    if plan.reason is not None:
-        yield case.problem("memory", plan.reason)
+    elif memory.reason is not None:
+        yield case.problem("memory", memory.reason)
 
 
 def _devices(case: _Case) -> Iterator[Problem]:

@@ -1,0 +1,203 @@
+"""The check of a spec, step by step, and the plan of a run that passes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from whet.checkpoint import checkpoint_doubts
+from whet.core.errors import InfeasibleError, UsageError
+from whet.core.provenance import Device, environment, find_device
+from whet.core.records import ResolvedEngine
+from whet.core.spec import Spec, redacted_spec
+from whet.core.store import write_json
+from whet.data import write_inputs
+from whet.engines import get_engine, get_profile
+from whet.engines.planned import PlannedMachine
+from whet.flow.run.check.advice import advice_of
+from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints, stored_commits
+from whet.flow.run.check.facts import GENERATED, Facts, find_facts
+from whet.flow.run.check.problems import (
+    SPEC_ERRORS,
+    machine_problems,
+    spec_errors,
+)
+from whet.flow.run.check.resolve import Resolved, resolve
+from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
+from whet.flow.run.resume import refuse_changes, store_model
+from whet.flow.run.traffic.logged import TRAFFIC, TrafficLog, write_parts
+from whet.predict import Feasibility, Problem, assess_variants, group_memory_warnings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """A spec checked on a machine.
+
+    ``problems`` stop a run; ``advice`` is about what runs and could run better.
+    """
+
+    facts: Facts
+    resolved: Resolved
+    needs: Feasibility
+    problems: tuple[Problem, ...]
+    advice: tuple[str, ...]
+
+
+def check_spec(
+    spec: Spec,
+    root: Path,
+    checkpoints: Checkpoints,
+    planned: PlannedMachine | None = None,
+    engines: Engines = get_engine,
+) -> Checked:
+    """Read the files, resolve every variant, find problems, and advise.
+
+    ``root`` is the run directory, below which quantized checkpoints are or will be stored. With
+    ``planned`` the variants are checked for that machine, which has other disks and tools; this one
+    has to hold the files only. A message about a checkpoint whose weights are not here names its
+    hub id.
+    """
+    here = planned is None
+    with checkpoints.readable_errors():
+        facts = find_facts(spec, root, checkpoints)
+        engines, device = (engines, find_device()) if planned is None else _on(planned, spec)
+        resolved = resolve(facts, root, engines, device)
+        needs = assess_variants(
+            resolved.as_set,
+            target=facts.target,
+            draft=facts.draft,
+            device=device,
+            spec=facts.spec,
+            downloads=checkpoints.download_bytes(),
+        )
+        errors = tuple(spec_errors(facts, resolved, root, tools=here))
+        problems = (*errors, *machine_problems(facts, resolved, needs, root, disks=here))
+        machine = None if planned is None else planned.machine
+        advice = () if errors else advice_of(facts, resolved, machine)
+    return Checked(
+        facts=facts,
+        resolved=resolved,
+        needs=needs,
+        problems=tuple(
+            replace(each, message=checkpoints.readable(each.message)) for each in problems
+        ),
+        advice=(
+            *checkpoint_doubts(facts.target),
+            *advice,
+            *group_memory_warnings(spec.load.together, needs.memory, device),
+            *(() if facts.log is None else facts.log.doubts),
+        ),
+    )
+
+
+def _on(planned: PlannedMachine, spec: Spec) -> tuple[Engines, Device]:
+    """Return what makes the engine of a name for the planned machine, and its device."""
+    makers = {each.name: get_profile(each.name).planned_engine for each in spec.engines_used}
+    if None in makers.values() or any(each.url is not None for each in spec.engines_used):
+        raise UsageError(
+            "another machine can be planned only for vLLM as whet starts it; leave engine.url out, "
+            "and other engines too"
+        )
+    made = {name: maker(planned) for name, maker in makers.items() if maker is not None}
+    return made.__getitem__, planned.device
+
+
+def feasible(checked: Checked, *, skip: bool) -> tuple[ResolvedEngine, ...]:
+    """Return the variants that can run here, the baseline first.
+
+    Raises ``UsageError`` with every problem where a flag or the traffic is wrong, and else
+    ``InfeasibleError``, unless ``skip`` and the problems spare the baseline.
+    """
+    spec, problems = checked.facts.spec, checked.problems
+    bad = {problem.variant for problem in problems}
+    by_message: dict[str, list[str]] = {}
+    for problem in problems:
+        by_message.setdefault(problem.message, []).append(problem.variant or spec.name)
+    sentences = [f"{', '.join(names)}: {text}" for text, names in by_message.items()]
+    lines = [f"  {sentence}" for sentence in sentences]
+    if any(problem.kind in SPEC_ERRORS for problem in problems):
+        raise UsageError(*(sentences if len(sentences) == 1 else ("the spec cannot run:", *lines)))
+    spared = None not in bad and spec.baseline not in bad
+    if bad and not (skip and spared):
+        flag = "" if only_recipes(checked) else " --skip-infeasible"
+        fix = [f"(whet run{flag} measures the others without these)"] if spared else []
+        raise InfeasibleError("preflight found what cannot run here:", *lines, *fix)
+    good = [item for item in checked.resolved.variants if item.variant.name not in bad]
+    return tuple(sorted(good, key=lambda item: item.variant.name != spec.baseline))
+
+
+def only_recipes(checked: Checked) -> bool:
+    """Return whether every problem is a recipe that cannot be made."""
+    return all(problem.kind == "recipe" for problem in checked.problems)
+
+
+def prepare(spec: Spec, recorder: Recorder, engines: Engines, *, skip_infeasible: bool) -> Plan:
+    """Check the spec, download what it lacks, record it with its variants, and return the plan.
+
+    Raises ``InfeasibleError`` with every problem, unless ``skip_infeasible`` leaves those
+    variants out, which the journal then says. A variant whose recipe cannot be made is left out
+    without it, if nothing else is wrong.
+    """
+    store, observer = recorder.store, recorder.observer
+    refuse_changes(spec, store)
+    observer.stage("preflight", spec.model.target)
+    with open_checkpoints(stored_commits(store)) as checkpoints:
+        while True:
+            checked = check_spec(spec, store.root, checkpoints, engines=engines)
+            skip = skip_infeasible or only_recipes(checked)
+            variants = feasible(checked, skip=skip)
+            if not checkpoints.missing:
+                break
+            checkpoints.download(observer)
+    _record(spec, checked, variants, recorder)
+    log = checked.facts.log
+    folder = _write_inputs(log, store.root / "inputs")
+    return Plan(
+        spec=spec,
+        device=checked.resolved.device,
+        target=checked.facts.target,
+        inputs=Inputs(
+            pool=folder / GENERATED,
+            traffic=None if log is None else folder / TRAFFIC,
+            heldout=spec.quality.heldout or folder / "heldout.jsonl",
+            tasks=spec.quality.tasks or folder / "tasks.jsonl",
+            calibration=folder / "calibration.jsonl",
+        ),
+        resolved=variants,
+    )
+
+
+def _record(
+    spec: Spec, checked: Checked, variants: Iterable[ResolvedEngine], recorder: Recorder
+) -> None:
+    store, observer, facts = recorder.store, recorder.observer, checked.facts
+    write_json(store.path("resolved_spec.json"), redacted_spec(spec.model_dump(mode="json")))
+    store_model("target", facts.target, store)
+    if facts.draft is not None:
+        store_model("draft", facts.draft, store)
+    write_json(store.path("environment.json"), environment())
+    for problem in checked.problems:
+        store.note("infeasible", str(problem.variant), status="failed", reason=problem.message)
+        observer.warn(f"{problem.variant} is left out: {problem.message}")
+    for sentence in checked.advice:
+        observer.warn(sentence)
+    names = []
+    for item in variants:
+        names.append(name := item.variant.name)
+        if spec.brings_weights(name):
+            store_model(f"weights-{name}", facts.weights[item.variant.weights], store)
+        store.put("variants", name, item)
+    observer.note(f"{len(names)} variants on {checked.resolved.device.name}")
+    if facts.log is not None:
+        observer.note(facts.log.describe())
+        store.put("traffic", "log", facts.log.facts)
+
+
+def _write_inputs(log: TrafficLog | None, folder: Path) -> Path:
+    """Write the built-in texts and the log's parts to the run directory, once."""
+    if not (folder / GENERATED).exists():
+        write_inputs(folder)
+    if log is not None and not (folder / TRAFFIC).exists():
+        write_parts(log, folder)
+    return folder

@@ -1,0 +1,138 @@
+"""What stops a run before a server starts: errors of the spec, and what cannot run here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from whet.checkpoint.kv_scales import kv_scales_problem
+from whet.core.errors import CheckpointError, UsageError
+from whet.core.flags import plain_args
+from whet.core.names import did_you_mean
+from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR
+from whet.flow.run.check.facts import GENERATED, Facts
+from whet.flow.run.check.resolve import Resolved
+from whet.flow.run.plan import quantized_path
+from whet.flow.run.traffic.logged import sample_problems
+from whet.flow.run.traffic.traced import log_problems
+from whet.levers import claims
+from whet.load import Draw, build_workload
+from whet.predict import Feasibility, Problem, disk_problems
+from whet.quant.llama_cpp.convert import find_tools
+from whet.quant.llm_compressor.environment import find_llm_compressor
+from whet.quant.suitability import recipe_problem
+
+SPEC_ERRORS: Final = ("flags", "traffic", "writer")
+"""Kinds of problems that no other machine solves."""
+_SCALED_KV: Final = ("fp8", "fp8_e4m3")
+"""Types of the KV cache that a checkpoint's scales are for; e5m2 is meant to go without."""
+_TOOLS: Final[dict[str, Callable[[], object]]] = {
+    LLM_COMPRESSOR: find_llm_compressor,
+    LLAMA_CPP: find_tools,
+}
+"""What finds the tool of a recipe's writer."""
+
+
+def spec_errors(facts: Facts, resolved: Resolved, root: Path, *, tools: bool) -> Iterator[Problem]:
+    """Yield what no other machine solves; with ``tools`` also the missing tools of this one."""
+    _require_known_claims(facts, resolved)
+    yield from resolved.refused
+    if tools:
+        yield from _writer_problems(facts, resolved, root)
+    spec = facts.spec
+    if spec.load.trace is None and spec.traffic is None:
+        yield from _room_problems(facts)
+    lengths = (resolved.max_model_len(variant, facts) for variant in resolved.as_set)
+    longest = min(lengths, default=facts.target.max_position)
+    own = () if facts.log is None else sample_problems(facts.log, spec.load, longest)
+    for message in (*own, *log_problems(spec.load, facts.tokenizer, longest)):
+        yield Problem(variant=None, kind="traffic", message=message)
+
+
+def machine_problems(
+    facts: Facts, resolved: Resolved, needs: Feasibility, root: Path, *, disks: bool
+) -> tuple[Problem, ...]:
+    """Return what cannot run on the machine; with ``disks`` also those that are too small."""
+    infeasible = (
+        *_recipe_problems(facts, resolved, root),
+        *needs.problems,
+        *(disk_problems(needs.disks) if disks else ()),
+    )
+    blocked = {problem.variant for problem in infeasible}
+    return (*infeasible, *_kv_problems(resolved, blocked), *resolved.unsupported)
+
+
+def _require_known_claims(facts: Facts, resolved: Resolved) -> None:
+    """Refuse a name in ``evidence.accept_unproved`` that no variant claims."""
+    kinds = sorted({claim.kind for item in resolved.variants for claim in claims(item)})
+    for name in facts.spec.evidence.accept_unproved if resolved.variants else ():
+        if name not in kinds:
+            raise UsageError(
+                f"evidence.accept_unproved names the claim {name!r}{did_you_mean(name, kinds)} "
+                f"(claims of this spec: {', '.join(kinds)})"
+            )
+
+
+def _room_problems(facts: Facts) -> Iterator[Problem]:
+    """Yield whether built-in system prompts leave no room for a user turn."""
+    spec = facts.spec
+    if spec.workload.max_input_tokens is None:
+        return
+    size = spec.load.batch_sizes[0]
+    draw = Draw(requests=spec.load.requests(size), batch_size=size, trial=0, block_size=1)
+    variables = spec.model.variables
+    try:
+        build_workload(
+            facts.texts / GENERATED, facts.tokenizer, spec.workload, draw=draw, variables=variables
+        )
+    except UsageError as error:
+        yield Problem(variant=None, kind="traffic", message=str(error))
+
+
+def _recipe_problems(facts: Facts, resolved: Resolved, root: Path) -> Iterator[Problem]:
+    """Yield variants whose recipe cannot be made of the target, by its headers and config.json."""
+    spec, checked = facts.spec, dict[str, str | None]()
+    for name, recipe in _recipes_to_make(facts, resolved, root):
+        if recipe not in checked:
+            checked[recipe] = recipe_problem(facts.tokenizer, spec.recipes[recipe])
+        if (reason := checked[recipe]) is not None:
+            message = f"recipes.{recipe}: {reason}"
+            yield Problem(variant=name, kind="recipe", message=message)
+
+
+def _writer_problems(facts: Facts, resolved: Resolved, root: Path) -> Iterator[Problem]:
+    """Yield variants whose recipe another tool writes, where that tool is missing."""
+    writers = (
+        (name, facts.spec.recipes[recipe].writer)
+        for name, recipe in _recipes_to_make(facts, resolved, root)
+    )
+    for name, writer in dict.fromkeys(writers):
+        try:
+            if writer in _TOOLS:
+                _TOOLS[writer]()
+        except UsageError as error:
+            yield Problem(variant=name, kind="writer", message=str(error))
+
+
+def _recipes_to_make(facts: Facts, resolved: Resolved, root: Path) -> Iterator[tuple[str, str]]:
+    """Yield (variant, recipe) for each recipe whose checkpoint is not there yet."""
+    for item in resolved.variants:
+        for recipe in facts.spec.recipes_of(item.variant.name):
+            if not quantized_path(root, recipe).is_dir():
+                yield item.variant.name, recipe
+
+
+def _kv_problems(resolved: Resolved, blocked: set[str | None]) -> Iterator[Problem]:
+    """Yield stored checkpoints with uncalibrated scales for an FP8 KV cache."""
+    for item in resolved.variants:
+        variant, folder = item.variant, Path(item.variant.model_path)
+        scaled = plain_args(variant).get("kv_cache_dtype") in _SCALED_KV and folder.is_dir()
+        if not scaled or variant.name in blocked:
+            continue
+        try:
+            message = kv_scales_problem(folder)
+        except CheckpointError as error:
+            message = str(error)
+        if message is not None:
+            yield Problem(variant=variant.name, kind="weights", message=message)
