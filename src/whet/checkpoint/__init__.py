@@ -1,5 +1,6 @@
 """Facts of a checkpoint, from its files: shape, stored weights, tokenizer."""
 
+from whet.checkpoint.doubts import checkpoint_doubts
 from whet.checkpoint.facts import read_facts, weights_facts
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.identity import hash_weights
@@ -14,6 +15,7 @@ from whet.checkpoint.tokenizer import (
 
 __all__ = [
     "TensorHeader",
+    "checkpoint_doubts",
     "hash_weights",
     "load_tokenizer",
     "locate",
