@@ -68,12 +68,14 @@ def _task(name: str, run: HarnessRun, baseline: HarnessRun) -> Iterator[HarnessS
     elif missing is None and not metrics:
         missing = "none of its metrics is one number per document, so none can be paired"
     if missing is not None:
-        yield replace(_blank(name), missing=missing)
+        yield HarnessScore(task=name, missing=missing)
         return
     directions = _directions(name, run)
     for kind, metric in metrics:
-        blank = replace(
-            _blank(name, metric, kind),
+        blank = HarnessScore(
+            task=name,
+            metric=metric,
+            filter=kind,
             higher_is_better=directions.get((metric, kind), True),
             unpaired=len(here) + len(there) - 2 * len(pairs),
         )
@@ -90,18 +92,6 @@ def _missing(name: str, run: HarnessRun, side: str) -> str | None:
         return f"{side} has no figures: {reason}"
     broken = sum(task.broken for task in own if not task.members)
     return f"{side} has {broken} samples with a likelihood that is not a number" if broken else None
-
-
-def _blank(task: str, metric: str = "", filter_name: str = "") -> HarnessScore:
-    return HarnessScore(
-        task=task,
-        metric=metric,
-        filter=filter_name,
-        graded=False,
-        higher_is_better=True,
-        pairs=0,
-        unpaired=0,
-    )
 
 
 def _samples(name: str, run: HarnessRun) -> dict[_Key, HarnessSample]:
@@ -150,9 +140,7 @@ def _score(pairs: Sequence[_Pair], blank: HarnessScore) -> HarnessScore:
         gained=test.gained,
         p_value=test.p_value,
         detectable_drop=test.detectable_drop,
-        examples=_examples(
-            [(gain, row[0], row[1]) for gain, row in zip(gains, valued, strict=True)]
-        ),
+        examples=_examples([(gain, *row[:2]) for gain, row in zip(gains, valued, strict=True)]),
     )
 
 

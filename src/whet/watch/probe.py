@@ -22,6 +22,7 @@ from whet.core.records.quality_checks import GoldenProbe, GoldenProbes
 from whet.quality.asking import ModelEndpoint
 from whet.quality.golden import GoldenSource, retake_golden
 from whet.watch.observation import (
+    GOLDEN_PER_PERIOD,
     KV_USAGE,
     OUTPUT_LENGTHS,
     PROMPT_LENGTHS,
@@ -32,7 +33,6 @@ from whet.watch.observation import (
     Speed,
 )
 
-GOLDEN_PER_PERIOD: Final = 4
 SPEED_TOKENS: Final = 32
 SAMPLES: Final = 8
 CHAT_EVERY: Final = 5

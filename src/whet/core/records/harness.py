@@ -107,12 +107,12 @@ class HarnessScore:
     """
 
     task: str
-    metric: str
-    filter: str
-    graded: bool
-    higher_is_better: bool
-    pairs: int
-    unpaired: int
+    metric: str = ""
+    filter: str = ""
+    graded: bool = False
+    higher_is_better: bool = True
+    pairs: int = 0
+    unpaired: int = 0
     score: Estimate | None = None
     baseline_score: Estimate | None = None
     difference: Estimate | None = None
