@@ -31,7 +31,7 @@ from whet.flow.run.plan import Recorder
 from whet.load import TrialInterrupted, TrialLost, TrialPlan
 from whet.quality import Measured, QualityPlan
 from whet.quality.greedy import Continuations
-from whet.quality.lossless import LosslessPlan, PlainReference
+from whet.quality.lossless import PlainReference
 
 VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
 FORTH = ["fp16", "b", "c"]
@@ -53,8 +53,8 @@ LlamaForCausalLM()(
 KERNEL_LOG = PLAIN_LOG + "Using MarlinLinearKernel for CompressedTensorsWNA16\n"
 
 
-_TEXT = Continuations(prompts_sha256="", max_tokens=1, num_prompts=0, answered=(), missing=None)
-ASKED = PlainReference(plan=LosslessPlan(), first=_TEXT, again=_TEXT, samples=None)
+_TEXT = Continuations(prompts_sha256="", max_tokens=1, answered=(), missing=None)
+ASKED = PlainReference(first=_TEXT, again=_TEXT, samples=None)
 COMPARED = LosslessCheck(
     parity=None, sampling=None, acceptance_rate=None, drafted=None, verdict="pass", reasons=()
 )

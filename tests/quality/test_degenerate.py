@@ -7,8 +7,7 @@ import pytest
 from benchmarks.degenerate_text import FINE, LOOP, Traffic, Unit, verdicts_of
 
 from whet.core.records import DegenerateTraffic
-from whet.quality import TimedAnswer, degenerate, examine_traffic
-from whet.quality.degenerate import find_fault
+from whet.quality.degenerate import TimedAnswer, degenerate, examine_traffic, find_fault
 
 MARKS = "!" * 64
 

@@ -116,11 +116,6 @@ def test_probabilities_that_are_no_numbers_are_broken_and_not_missing(reply: Rep
     assert "NaN" in found.broken
 
 
-def test_the_same_id_twice_is_refused() -> None:
-    with pytest.raises(UsageError, match="same id"):
-        take_golden(endpoint("http://127.0.0.1:1"), [("a", (1, 2)), ("a", (1, 3))], SOURCE)
-
-
 def test_the_unsure_cuts_come_first_spread_over_documents_and_never_twice() -> None:
     shared = tuple(range(100, 112))
     documents = [(*shared, 1, 2, 3), (*shared, 4, 5, 6)]
@@ -134,11 +129,10 @@ def test_the_unsure_cuts_come_first_spread_over_documents_and_never_twice() -> N
     assert prompts <= {documents[0][:10], documents[0][:13], documents[1][:14]}
 
 
-def test_cuts_without_entropies_are_drawn_by_the_seed_within_their_bounds() -> None:
+def test_cuts_without_entropies_are_drawn_alike_within_their_bounds() -> None:
     documents = [tuple(range(n, n + 400)) for n in range(0, 4000, 400)]
-    found = choose_probes(documents, 30, seed=3)
-    assert found == choose_probes(documents, 30, seed=3)
-    assert found != choose_probes(documents, 30, seed=4)
+    found = choose_probes(documents, 30)
+    assert found == choose_probes(documents, 30)
     assert len({prompt for _, prompt in found}) == 30
     assert all(8 <= len(prompt) <= 256 for _, prompt in found)
     assert {len([name for name, _ in found if name.startswith(f"{d}@")]) for d in range(10)} == {3}
@@ -155,7 +149,7 @@ def test_entropy_counts_what_is_not_named_as_one_bucket() -> None:
     quarter = math.log(0.25)
     # A fair coin: ln 2. Two quarters and a rest of a half: 1.5 ln 2. A certain token: 0.
     named = [[(1, math.log(0.5)), (2, math.log(0.5))], [(1, quarter), (2, quarter)], [(1, 0.0)]]
-    found = entropies_of(pack(named, [0.0, 0.0, 0.0], 2))
+    found = entropies_of(pack(named, 2))
     assert found[0] is None
     assert found[1:] == pytest.approx([np.log(2), 1.5 * np.log(2), 0.0], abs=1e-6)
 

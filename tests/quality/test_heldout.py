@@ -10,9 +10,9 @@ from tests.quality.files import write_lines, write_tokenizer
 from whet.core.errors import UsageError
 from whet.core.spec import QualitySpec
 from whet.demo import pair_paths
-from whet.quality import Encoder, heldout_ids
 from whet.quality.data import HeldoutDocument
-from whet.quality.heldout import read_heldout
+from whet.quality.heldout import heldout_ids, read_heldout
+from whet.quality.prompts import Encoder
 
 TEXT = " = Order = \n\nThe lamp was sent on 3 May, and came back.\n" * 40
 
@@ -154,29 +154,27 @@ def test_windows_belong_to_the_article_in_which_they_begin(
     ]
     path = tmp_path / "wiki.txt"
     path.write_text("".join(articles), encoding="utf-8")
-    found = read_heldout(path, encoder, windows(32))
+    documents, sources = read_heldout(path, encoder, windows(32))
     ends, at = [], 0
     for number in range(len(articles)):
         at = len(encoder.document(HeldoutDocument(text="".join(articles[: number + 1]))))
         ends.append(at)
-    starts = range(0, 32 * len(found.documents), 32)
+    starts = range(0, 32 * len(documents), 32)
     # a window may begin within a token of the seam
     clear = [i for i, start in enumerate(starts) if min(abs(start - end) for end in ends) > 4]
-    assert len(clear) > 0.8 * len(found.documents)
-    assert [found.sources[i] for i in clear] == [
-        sum(end <= starts[i] for end in ends) for i in clear
-    ]
-    assert set(found.sources) == {0, 1, 2, 3}
+    assert len(clear) > 0.8 * len(documents)
+    assert [sources[i] for i in clear] == [sum(end <= starts[i] for end in ends) for i in clear]
+    assert set(sources) == {0, 1, 2, 3}
 
 
 def test_lines_without_titles_are_the_sources(tmp_path: Path, encoder: Encoder) -> None:
     text = "The lamp was sent and came back . " * 40
     lines = write_lines(tmp_path / "text.jsonl", [{"text": text}] * 3)
-    found = read_heldout(lines, encoder, windows(32))
-    assert set(found.sources) == {0, 1, 2}
-    assert list(found.sources) == sorted(found.sources)
+    _, sources = read_heldout(lines, encoder, windows(32))
+    assert set(sources) == {0, 1, 2}
+    assert list(sources) == sorted(sources)
     plain = tmp_path / "text.txt"
     plain.write_text(text, encoding="utf-8")
-    assert set(read_heldout(plain, encoder, windows(32)).sources) == {0}
-    documents = read_heldout(lines, encoder, QualitySpec(max_tokens=64))
-    assert documents.sources == (0, 1, 2)
+    assert set(read_heldout(plain, encoder, windows(32))[1]) == {0}
+    _, sources = read_heldout(lines, encoder, QualitySpec(max_tokens=64))
+    assert sources == (0, 1, 2)

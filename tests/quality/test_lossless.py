@@ -15,7 +15,6 @@ from tests.quality.model_server import Body
 from whet.core.records import LosslessCheck, decode, encode
 from whet.quality.asking import ModelEndpoint
 from whet.quality.lossless import (
-    LosslessPlan,
     PlainReference,
     check_lossless,
     plain_reference,
@@ -23,7 +22,7 @@ from whet.quality.lossless import (
 from whet.quality.two_sample import Sampling
 
 PROMPTS = {str(index): (index,) for index in range(1, 13)}
-PLAN = LosslessPlan(tokens=4, sampling=Sampling(samples=8, tokens=4))
+PLAN = (4, Sampling(samples=8, tokens=4))
 Greedy = Callable[[int], list[int]]
 
 
@@ -108,7 +107,7 @@ def _other_from(first: int) -> Greedy:
 
 def _plain(*, margin: float = 3.0) -> PlainReference:
     with _served(Model(_usual, margin=margin)) as endpoint:
-        found = plain_reference(endpoint, PROMPTS, PLAN)
+        found = plain_reference(endpoint, PROMPTS, *PLAN)
     stored: PlainReference = decode(PlainReference, encode(found))
     return stored
 
@@ -167,7 +166,7 @@ def test_what_the_plain_server_does_to_itself_is_no_defect() -> None:
         return [prompt, 21] if calls[prompt] > 1 and prompt > 6 else _usual(prompt)
 
     with _served(Model(wavering)) as endpoint:
-        unsteady = plain_reference(endpoint, PROMPTS, PLAN)
+        unsteady = plain_reference(endpoint, PROMPTS, *PLAN)
     assert _speculative(unsteady, _other_from(7)).verdict == "pass"
 
 
@@ -258,16 +257,15 @@ def test_a_server_that_is_gone_is_unknown(plain: PlainReference) -> None:
 def test_few_prompts_are_too_few() -> None:
     prompts = dict(list(PROMPTS.items())[:4])
     with _served(Model(_usual)) as endpoint:
-        few = plain_reference(endpoint, prompts, PLAN)
+        few = plain_reference(endpoint, prompts, *PLAN)
         found = check_lossless(endpoint, few, prompts)
     assert found.verdict == "unknown"
     assert any("4 prompts are too few" in reason for reason in found.reasons)
 
 
 def test_a_plan_of_greedy_text_alone_samples_nothing() -> None:
-    greedy = LosslessPlan(tokens=4, sampling=None)
     with _served(Model(_usual)) as endpoint:
-        stored = decode(PlainReference, encode(plain_reference(endpoint, PROMPTS, greedy)))
+        stored = decode(PlainReference, encode(plain_reference(endpoint, PROMPTS, 4, None)))
     found = _speculative(stored, share=0.9)
     assert (found.verdict, found.sampling) == ("pass", None)
     assert any("sampled text was not compared" in reason for reason in found.reasons)

@@ -7,13 +7,16 @@ import pytest
 from scipy.stats import beta
 
 from whet.core.records import Estimate, TaskScore
-from whet.quality import detectable_drop, holm, mcnemar, wilson
 from whet.quality.paired import (
+    detectable_drop,
     detectable_mean_drop,
+    holm,
+    mcnemar,
     mean_estimate,
     share_difference,
     sign_flip,
     student,
+    wilson,
     worse,
 )
 

@@ -49,14 +49,12 @@ def test_the_likeliest_come_first_and_the_prompts_own_last() -> None:
     assert found.nll == ((8.0, 2), (4.0, 1))
     assert found.top[0].ids.tolist() == [[1, 2, 7], [1, 2, 9]]
     assert found.top[0].logprobs.tolist() == [[-0.5, -1.5, -4.0]] * 2
-    assert found.top[0].own.tolist() == [-4.0, -4.0]
-    kinds = found.top[0].ids.dtype, found.top[0].logprobs.dtype, found.top[0].own.dtype
-    assert kinds == (np.int32, np.float32, np.float32)
+    assert (found.top[0].ids.dtype, found.top[0].logprobs.dtype) == (np.int32, np.float32)
     assert found.top_missing is None
 
 
 def test_an_own_token_among_the_likeliest_leaves_the_last_place_empty() -> None:
-    found = pack([[(4, -3.0), (6, -0.1)]], [-3.0], 2)
+    found = pack([[(4, -3.0), (6, -0.1)]], 2)
     assert found.ids.tolist() == [[6, 4, -1]]
     assert np.isnan(found.logprobs[0, 2])
 
@@ -156,8 +154,8 @@ def test_long_replies_are_held_few_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
 
 def stored(sha: str = "abc") -> TopLogprobs:
     documents = [
-        pack([[(1, -0.25), (4, -2.0), (9, -3.0)], [(2, -0.5), (3, -1.0)]], [-3.0, -1.0], 2),
-        pack([[(8, -0.125), (1, -4.0)]], [-0.125], 2),
+        pack([[(1, -0.25), (4, -2.0), (9, -3.0)], [(2, -0.5), (3, -1.0)]], 2),
+        pack([[(8, -0.125), (1, -4.0)]], 2),
     ]
     return TopLogprobs(top_k=2, data_sha256=sha, documents=documents)
 
@@ -166,7 +164,6 @@ def _equal(one: TopDocument, other: TopDocument) -> bool:
     return (
         np.array_equal(one.ids, other.ids)
         and np.array_equal(one.logprobs, other.logprobs, equal_nan=True)
-        and np.array_equal(one.own, other.own)
         and one.logprobs.dtype == other.logprobs.dtype == np.float32
     )
 
@@ -204,12 +201,6 @@ def test_arrays_of_another_shape_are_said(tmp_path: Path) -> None:
     np.savez(path, **{**members, "ids": members["ids"][:1]})
     with pytest.raises(StorageError, match="damaged"):
         read_top_logprobs(path, "abc")
-
-
-def test_no_document_at_all_is_a_file_too(tmp_path: Path) -> None:
-    path = tmp_path / "top.npz"
-    write_top_logprobs(path, TopLogprobs(top_k=3, data_sha256="abc", documents=()))
-    assert list(read_top_logprobs(path, "abc").documents) == []
 
 
 def _spec(**quality: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy.stats import binom
@@ -13,7 +11,6 @@ from whet.core.records import decode, encode
 from whet.quality.asking import ModelEndpoint
 from whet.quality.greedy import Tokens
 from whet.quality.two_sample import (
-    PromptSamples,
     Samples,
     Sampling,
     compare_samples,
@@ -26,12 +23,8 @@ PROMPTS = {"0": (5,), "1": (6,)}
 
 def _drawn(rows: list[list[Tokens]], *, tokens: int = 4) -> Samples:
     return Samples(
-        prompts_sha256="p",
         sampling=Sampling(samples=len(rows[0]), tokens=tokens),
-        num_prompts=len(rows),
-        answered=tuple(
-            PromptSamples(id=str(index), samples=tuple(row)) for index, row in enumerate(rows)
-        ),
+        answered={str(index): tuple(row) for index, row in enumerate(rows)},
         missing=None,
     )
 
@@ -94,7 +87,7 @@ def test_samples_are_asked_with_n() -> None:
         endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
         found = sample_many(endpoint, PROMPTS, Sampling(samples=3, tokens=2))
     assert [(body["n"], body["temperature"]) for body in asked[1:]] == [(3, 1.0)] * 2
-    assert found.answered[1].samples == ((1, 0), (1, 1), (1, 2))
+    assert found.answered["1"] == ((1, 0), (1, 1), (1, 2))
     assert decode(Samples, encode(found)) == found
 
 
@@ -111,13 +104,6 @@ def test_a_server_that_gives_fewer_samples_is_missing_them() -> None:
         endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
         found = sample_many(endpoint, {"0": (5,)}, Sampling(samples=4, tokens=1))
     assert (found.answered, found.missing) == (
-        (),
+        {},
         "1 of 1 prompts were not sampled (1 samples instead of 4)",
     )
-
-
-def test_another_temperature_is_no_pair() -> None:
-    side = _drawn([[(1,), (2,)]])
-    warm = replace(side, sampling=replace(side.sampling, temperature=0.5))
-    with pytest.raises(ValueError, match="drawn in the same way"):
-        compare_samples(warm, side)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
-from whet.quality import mcnemar
+from whet.quality.paired import mcnemar
 from whet.quality.verdicts import Findings, verdicts
 
 TOLERANCES = (0.01, 0.02, 0.05)

@@ -1,5 +1,6 @@
 """What Prometheus reads from the watch, over HTTP and in its own text format."""
 
+from contextlib import closing
 from urllib.request import urlopen
 
 import numpy as np
@@ -28,7 +29,7 @@ def page(listen: str) -> str:
 def test_the_page_has_every_cause_and_the_names_of_common_snippets(listen: str) -> None:
     references, deployment = simulated_references(), Deployment(np.random.default_rng(0))
     state = WatchState(run="r", variant="v")
-    with Exporter(listen, 60.0) as exporter:
+    with closing(Exporter(listen, 60.0)) as exporter:
         for period in range(3):
             truth = Truth(waiting=50.0) if period else Truth()
             done = advance(state, look := deployment.observe(period, truth), references)
@@ -52,7 +53,7 @@ def test_an_alarm_is_shown_and_ends(listen: str) -> None:
 
     references, deployment = simulated_references(), Deployment(np.random.default_rng(0))
     state, shown = WatchState(run="r", variant="v"), []
-    with Exporter(listen, 60.0) as exporter:
+    with closing(Exporter(listen, 60.0)) as exporter:
         for period in range(7):
             look = deployment.observe(period, Truth())
             look = replace(look, version="9" if period < 3 else look.version)
@@ -70,5 +71,5 @@ def test_an_address_that_is_none(listen: str) -> None:
 
 
 def test_a_taken_port(listen: str) -> None:
-    with Exporter(listen, 60.0), pytest.raises(UsageError, match="choose another port"):
+    with closing(Exporter(listen, 60.0)), pytest.raises(UsageError, match="choose another port"):
         Exporter(listen, 60.0)

@@ -12,8 +12,8 @@ import pytest
 from tests.scripted_server import ScriptedServer, scripted_server
 from tests.watch.traffic import simulated_references
 from whet.core import counters
+from whet.watch.observation import GOLDEN_PER_PERIOD
 from whet.watch.probe import (
-    GOLDEN_PER_PERIOD,
     SAMPLES,
     Target,
     _skew,
@@ -82,7 +82,7 @@ def test_a_server_without_metrics_is_watched_by_its_answers(server: ScriptedServ
     assert look.before is None
     assert look.speed is not None
     assert mismatches(look, None, REFERENCES, None)["metrics_missing"]
-    without = replace(REFERENCES, envelope=replace(REFERENCES.envelope, ranges=()))
+    without = replace(REFERENCES, envelope=replace(REFERENCES.envelope, series=()))
     assert "metrics_missing" not in mismatches(look, None, without, None)
 
 

@@ -81,6 +81,10 @@ def simulated_envelope() -> Envelope:
         output_tokens_mean=65.0,
         prompt_tokens=_LENGTHS,
         output_tokens=_LENGTHS,
+        series=(
+            *(counters.DRAFTS, counters.ACCEPTED),
+            *(counters.PREFIX_QUERIES, counters.PREFIX_HITS),
+        ),
     )
 
 

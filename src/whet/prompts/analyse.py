@@ -173,8 +173,7 @@ def analyse(
             progress(first.count)
     left_out = log.left_out
     doubts = (*log.reader.check.doubts(), *first.doubts())
-    finder, times = first.finder, first.times
-    traffic = _Replayed(question, first.cache, first.tokens)
+    finder, times, traffic = first.finder, first.times, first.traffic
     fixes, together, fixed_curve = _check_fixes(log, finder.variables, traffic)
     causes, unnamed, unnamed_example = finder.result()
     analysis = PromptAnalysis(
@@ -189,7 +188,7 @@ def analyse(
         hits=traffic.hits,
         sized=traffic.sized,
         curve=traffic.curve,
-        prefixes=_prefixes(log, first.cache.shared_runs(_PREFIXES), first.recent),
+        prefixes=_prefixes(log, traffic.cache.shared_runs(_PREFIXES), first.recent),
         causes=causes,
         unnamed=unnamed,
         unnamed_example=unnamed_example,
@@ -203,23 +202,23 @@ def analyse(
 
 
 class _FirstPass:
-    """The log as it is: its cache, causes and counts.
+    """The log as it is: its replay, causes and counts.
 
     ``times`` are the first and the last one. ``recent`` holds the newest prompts, by number.
     """
 
     def __init__(self, question: PromptQuestion) -> None:
         self._block_size = question.block_size
-        self.cache = PrefixCache()
+        self.traffic = _Replayed(question)
         self.finder = CauseFinder(question.block_size, redacted=question.redacted)
-        self.count = self.tokens = 0
+        self.count = 0
         self.times: list[int] = []
         self.counted: list[tuple[int | None, int]] = []
         self.recent: dict[int, Ids] = {}
 
     def add(self, prompt: Prompt) -> None:
         request, tokens = prompt.request, len(prompt.ids)
-        hits = self.cache.touch(prompt.hashes, max_hits=prompt.most) * self._block_size
+        hits = self.traffic.add(prompt) * self._block_size
         self.finder.judge(request, tokens=tokens, hit_tokens=hits)
         if not media(request):
             self.counted.append((request.prompt_tokens, tokens))
@@ -227,7 +226,6 @@ class _FirstPass:
         self.recent.pop(self.count - _RECENT, None)
         if request.at_ns is not None:
             self.times = [*self.times[:1], request.at_ns]
-        self.tokens += tokens
         self.count += 1
 
     def doubts(self) -> Iterator[str]:
@@ -253,18 +251,19 @@ def predict(block_size: int, prompts: Sequence[Ids], blocks: int | None) -> HitT
 class _Replayed:
     """One replay of the log through the cache model, and the first prompt that a fix changed."""
 
-    def __init__(self, question: PromptQuestion, cache: PrefixCache, tokens: int) -> None:
-        self.question, self.cache, self.tokens = question, cache, tokens
-        self.changed = 0
+    def __init__(self, question: PromptQuestion) -> None:
+        self.question, self.cache = question, PrefixCache()
+        self.tokens = self.changed = 0
         self.example: tuple[str, str | None, str | None] = ("", None, None)
 
-    def add(
+    def add(self, prompt: Prompt) -> int:
+        """Replay a prompt; returns its hits in blocks."""
+        self.tokens += len(prompt.ids)
+        return self.cache.touch(prompt.hashes, max_hits=prompt.most)
+
+    def note_change(
         self, prompt: Prompt, original: Prompt, text_of: Callable[[LoggedRequest], str]
     ) -> None:
-        self.cache.touch(prompt.hashes, max_hits=prompt.most)
-        self.tokens += len(prompt.ids)
-        if prompt is original:
-            return
         self.changed += 1
         if self.changed == 1:
             texts: tuple[str | None, str | None] = (None, None)
@@ -328,11 +327,13 @@ def _replay(
     log: PromptLog, variables: Variables, sets: list[tuple[CauseKind, ...]]
 ) -> dict[tuple[CauseKind, ...], _Replayed]:
     """Replay the log once for each set of fixes, side by side."""
-    replays = {kinds: _Replayed(log.question, PrefixCache(), 0) for kinds in sets}
+    replays = {kinds: _Replayed(log.question) for kinds in sets}
     for batch in log.batches():
         for kinds, replay in replays.items():
             for fixed, prompt in zip(log.fixed(batch, variables, kinds), batch, strict=True):
-                replay.add(fixed, prompt, log.encoder.text)
+                replay.add(fixed)
+                if fixed is not prompt:
+                    replay.note_change(fixed, prompt, log.encoder.text)
     return replays
 
 

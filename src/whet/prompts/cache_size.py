@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from whet.checkpoint import locate_without_weights
 from whet.checkpoint.config import read_shape
@@ -12,32 +12,24 @@ from whet.core.records import EngineFacts
 from whet.core.records.evidence import Declared
 from whet.core.store import RunStore
 from whet.core.units import GIB
+from whet.prompts.options import CacheOptions
+
+_DEFAULT_BLOCK: Final = 16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CacheSize:
-    """The cache size in tokens or GiB, or a run directory that has it."""
-
-    tokens: int | None = None
-    gib: float | None = None
-    run: Path | None = None
-
-
-def find_cache(
-    size: CacheSize, *, target: str, block_size: int | None, default: int
-) -> tuple[int, int | None]:
+def find_cache(cache: CacheOptions, target: str) -> tuple[int, int | None]:
     """Tokens per block and KV blocks of the cache; None where its size is unknown.
 
     vLLM keeps one block to itself, which is not counted. Raises ``UsageError`` for two sizes, and
     for one that holds no block.
     """
-    if size.tokens is not None and size.gib is not None:
+    if cache.cache_tokens is not None and cache.cache_gib is not None:
         raise UsageError("give the cache's size once: --cache-tokens or --cache-gib")
-    tokens = size.tokens
-    if size.gib is not None:
-        tokens = int(size.gib * GIB // _token_bytes(locate_without_weights(target)))
-    if size.run is not None:
-        store = RunStore.read(size.run)
+    tokens, block_size = cache.cache_tokens, cache.block_size
+    if cache.cache_gib is not None:
+        tokens = int(cache.cache_gib * GIB // _token_bytes(locate_without_weights(target)))
+    if cache.run is not None:
+        store = RunStore.read(cache.run)
         facts, declared = store.all("facts", EngineFacts), store.all("declared", Declared)
         sizes = (dict(each.cache).get("block_size") for each in declared if each.cache)
         text = next(sizes, None)
@@ -45,7 +37,7 @@ def find_cache(
             block_size = int(text)
         if tokens is None:
             tokens = next((each.kv_cache_tokens for each in facts if each.kv_cache_tokens), None)
-    block_size = block_size or default
+    block_size = block_size or _DEFAULT_BLOCK
     if tokens is None:
         return block_size, None
     if tokens < block_size:

@@ -106,11 +106,8 @@ class CauseFinder:
         self._tallies: dict[tuple[CauseKind, str], _Tally] = defaultdict(_Tally)
         self._changes: dict[int, _Change] = {}
 
-    def judge(self, request: LoggedRequest, *, tokens: int, hit_tokens: int) -> CauseKind | None:
-        """Count the cause of ``request``, whose prompt has ``tokens``, ``hit_tokens`` of them hits.
-
-        Returns None for a request without a cause and for a new text of the instructions.
-        """
+    def judge(self, request: LoggedRequest, *, tokens: int, hit_tokens: int) -> None:
+        """Count the cause of ``request``: ``tokens`` of its prompt, ``hit_tokens`` of them hits."""
         index, lines = self._requests, lines_of(request)
         self._requests += 1
         salt = hash(request.cache_salt)
@@ -120,11 +117,9 @@ class CauseFinder:
         for state in normal:
             if state in self._changes:
                 self._changes[state].uses += 1
-        kind = None
         if difference is not None:
-            kind = self._count(request, lines, difference, normal[difference.at])
+            self._count(request, lines, difference, normal[difference.at])
         self._remember(index, _Request(request.place, lines), exact, normal)
-        return kind
 
     def result(self) -> tuple[tuple[Cause, ...], int, Example | None]:
         """The causes, the largest first; how many requests have another one, and the first."""
@@ -196,19 +191,17 @@ class CauseFinder:
 
     def _count(
         self, request: LoggedRequest, lines: list[Line], difference: _Difference, state: int
-    ) -> CauseKind | None:
+    ) -> None:
         here, kind = lines[difference.at], difference.kind
         example = self._example(request, lines, difference)
         if kind is None:
             self._unnamed.add(difference.tokens, request.at_ns, example)
-            return None
-        if kind == "template":
+        elif kind == "template":
             change = _Change(here.where, difference.tokens, request.at_ns, example)
             self._changes.setdefault(state, change)
-            return None
-        self._tallies[kind, here.where].add(difference.tokens, request.at_ns, example)
-        self._note_variable(kind, lines, difference)
-        return kind
+        else:
+            self._tallies[kind, here.where].add(difference.tokens, request.at_ns, example)
+            self._note_variable(kind, lines, difference)
 
     def _note_variable(self, kind: CauseKind, lines: list[Line], difference: _Difference) -> None:
         here, there = lines[difference.at], difference.other.lines[difference.at]

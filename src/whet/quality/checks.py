@@ -32,7 +32,7 @@ from whet.quality.golden import (
 from whet.quality.greedy import Prompts
 from whet.quality.identity import token_identity
 from whet.quality.likelihood import Likelihood, measure_likelihood
-from whet.quality.lossless import LosslessPlan, PlainReference, check_lossless, plain_reference
+from whet.quality.lossless import PlainReference, check_lossless, plain_reference
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Ids
 from whet.quality.server_distances import server_distances
@@ -107,36 +107,31 @@ class CheckResults:
             self.parts[part] = self.parts.get(part, 0.0) + time.monotonic() - started
 
 
-@dataclass(frozen=True, slots=True)
-class GivenAnswers:
-    """The server's likelihoods, its likeliest tokens if it gives them, and free answers."""
-
-    likelihood: Likelihood
-    top: TopLogprobs | None
-    free: Sequence[TaskAnswer]
-
-
 def run_checks(
     endpoint: ModelEndpoint,
     plan: QualityPlan,
     questions: Questions,
-    given: GivenAnswers,
+    likelihood: Likelihood,
+    free: Sequence[TaskAnswer],
     results: CheckResults,
 ) -> None:
-    """Run the checks of ``plan.checks`` and ``plan.spec``, and add them to ``results``."""
+    """Run the checks of ``plan.checks`` and ``plan.spec``, and add them to ``results``.
+
+    ``likelihood`` and ``free`` are what the server answered before, to documents and tasks.
+    """
     with results.timed("tokens"):
         _check_identity(endpoint, plan, questions, results)
     with results.timed("distances"):
-        _check_same_weights(endpoint, plan, questions, given.top, results)
+        _check_same_weights(endpoint, plan, questions, likelihood, results)
     if plan.spec.structured:
         with results.timed("structured"):
             results.structured = measure_structured(
-                endpoint, questions.tasks, questions.prompts, given.free
+                endpoint, questions.tasks, questions.prompts, free
             )
     with results.timed("speculation"):
         _check_speculation(endpoint, plan, questions, results)
     with results.timed("golden"):
-        _save_golden(endpoint, plan, questions, given.likelihood, results)
+        _save_golden(endpoint, plan, questions, likelihood, results)
 
 
 def _check_identity(
@@ -167,31 +162,31 @@ def _check_identity(
 
 def measure_distances(
     plan: QualityPlan, questions: Questions, likelihood: Likelihood, results: CheckResults
-) -> TopLogprobs | None:
+) -> None:
     """Store the likeliest tokens, and add the distances from the baseline to ``results``."""
     if plan.arrays is None or likelihood.missing or likelihood.broken:
-        return None
+        return
     if not likelihood.top:
         results.missing += filter(None, (likelihood.top_missing,))
-        return None
+        return
     here = _arrays(questions, likelihood)
     write_top_logprobs(plan.arrays / f"{plan.variant}.npz", here)
     if plan.baseline is not None:
         results.distances = _from(plan.arrays, plan.baseline, here, results)
-    return here
 
 
 def _check_same_weights(
     endpoint: ModelEndpoint,
     plan: QualityPlan,
     questions: Questions,
-    here: TopLogprobs | None,
+    likelihood: Likelihood,
     results: CheckResults,
 ) -> None:
     """Distances from the first variant that served the same weights."""
     checks = plan.checks
-    if checks is None or plan.arrays is None or here is None:
+    if checks is None or plan.arrays is None or not likelihood.top:
         return
+    here = _arrays(questions, likelihood)
     if checks.same_weights_reference is None:
         results.same_weights_reference = plan.variant
         results.same_weights_distances = _repeated(endpoint, questions, here)
@@ -265,8 +260,7 @@ def _check_speculation(
     prompts = _continuation_prompts(questions, count)
     if checks.is_plain:
         sampling = _SAMPLING if plan.spec.sampled else None
-        wanted = LosslessPlan(tokens=_GREEDY_TOKENS, sampling=sampling)
-        results.plain = plain_reference(endpoint, prompts, wanted)
+        results.plain = plain_reference(endpoint, prompts, _GREEDY_TOKENS, sampling)
     if checks.plain is None:
         return
     results.lossless = check_lossless(endpoint, checks.plain, prompts)
@@ -311,7 +305,7 @@ def _save_golden(
             first = read_golden(checks.golden / f"{plan.baseline.variant}.json")
             probes = [(probe.id, probe.prompt) for probe in first.probes]
         taken = take_golden(endpoint, probes, checks.source)
-    except (StorageError, UsageError) as error:
+    except (StorageError, UsageError, ValueError) as error:
         results.no_golden = str(error)
         return
     results.no_golden = taken.missing

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
@@ -15,14 +15,8 @@ from whet.quality.json_values import fits, parse_json, refuse_schema
 from whet.quality.scoring import SCORERS
 from whet.requests import LoggedRequest, LogReader, media, plain_messages
 
-Line = TypeVar("Line", bound="_Line")
 
-
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Message(_Line):
+class Message(BaseModel, frozen=True):
     """One message of a chat."""
 
     role: str
@@ -37,14 +31,12 @@ class HeldoutDocument:
     text: str = ""
 
 
-class Task(_Line):
+class Task(BaseModel, frozen=True, populate_by_name=True):
     """One question with a known answer, in the form that ``scorer`` takes.
 
     ``schema`` is the JSON Schema of an answer, for asking again under a constraint.
     ``chat_template_kwargs`` replace the gate's, key by key.
     """
-
-    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
     id: str
     task: str
@@ -96,7 +88,7 @@ def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
             f"{path} holds no held-out text; give lines with messages or text, not token ids, "
             "images or sound"
         )
-    chosen = set(_spread(range(count), limit))
+    chosen = set(spread(range(count), limit))
     usable = enumerate(filter(_can_score, reader))
     return [_document(request) for index, request in usable if index in chosen]
 
@@ -122,7 +114,7 @@ def load_tasks(path: Path, limit: int) -> list[Task]:
     """
     kinds: dict[str, list[Task]] = {}
     ids: set[str] = set()
-    for task in _read(path, Task, "tasks"):
+    for task in _read_tasks(path):
         if task.id in ids:
             raise UsageError(
                 f"{path}: the task id {task.id!r} occurs twice; give every task its own id"
@@ -140,30 +132,31 @@ def load_tasks(path: Path, limit: int) -> list[Task]:
     return [task for _, _, task in turns[:limit]]
 
 
-def _spread(items: Sequence[int], limit: int) -> list[int]:
+def spread(items: Sequence[int], limit: int) -> list[int]:
+    """Return at most ``limit`` items at even distances, the first among them."""
     count = min(limit, len(items))
     return [items[index * len(items) // count] for index in range(count)]
 
 
-def _read(path: Path, cls: type[Line], what: str) -> Iterator[Line]:
+def _read_tasks(path: Path) -> Iterator[Task]:
     empty = True
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     empty = False
-                    yield _parse(line, cls, f"{path} line {number}")
+                    yield _parse(line, f"{path} line {number}")
     except FileNotFoundError as error:
-        raise UsageError(f"no {what} at {path}; correct the path or leave the key out") from error
+        raise UsageError(f"no tasks at {path}; correct the path or leave the key out") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the {what} at {path} cannot be read: {error}") from error
+        raise UsageError(f"the tasks at {path} cannot be read: {error}") from error
     if empty:
-        raise UsageError(f"{path} holds no {what}; write one JSON object a line")
+        raise UsageError(f"{path} holds no tasks; write one JSON object a line")
 
 
-def _parse(line: str, cls: type[Line], where: str) -> Line:
+def _parse(line: str, where: str) -> Task:
     try:
-        return cls.model_validate_json(line)
+        return Task.model_validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

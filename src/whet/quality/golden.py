@@ -76,16 +76,15 @@ def choose_probes(
     count: int,
     *,
     entropies: Sequence[Entropies] | None = None,
-    seed: int = 0,
 ) -> list[Probe]:
     """Choose ``count`` different prefixes of held-out documents, spread over the documents.
 
     ``entropies[d][t]`` is the baseline's uncertainty of token t of document d (``entropies_of``);
     prefixes before the most uncertain tokens come first, because a log-probability then moves most
-    with the logits. Without it prefixes are drawn by ``seed``. They have 8 to 256 tokens, fewer in
+    with the logits. Without it prefixes are drawn at random. They have 8 to 256 tokens, fewer in
     a shorter document. Raises ``UsageError`` if no document has two tokens.
     """
-    rng = random.Random(seed)
+    rng = random.Random(0)
     queues = [
         [(index, cut) for cut in _ranked_cuts(ids, entropies[index] if entropies else (), rng)]
         for index, ids in enumerate(documents)
@@ -133,16 +132,14 @@ def take_golden(
     source: GoldenSource,
     *,
     repetitions: int = REPETITIONS,
-    seed: int = 0,
 ) -> GoldenProbes:
     """Ask one greedy token of every probe, once to choose the token to follow, then repeatedly.
 
     Each token's interval is the range of its draws; one more draw is within it with probability
     (R − 1) ÷ (R + 1). Without an answer ``probes`` is empty and ``missing`` says why; ``broken``
-    says that probabilities are not numbers. Raises ``UsageError`` without probes, or if two have
-    the same id.
+    says that probabilities are not numbers.
     """
-    return _take(endpoint, probes, None, _empty(source, repetitions), seed)
+    return _take(endpoint, probes, None, source, repetitions)
 
 
 def retake_golden(
@@ -151,7 +148,6 @@ def retake_golden(
     source: GoldenSource,
     *,
     repetitions: int = REPETITIONS,
-    seed: int = 0,
 ) -> GoldenProbes:
     """Ask the probes of ``before`` again, following the same tokens; see ``take_golden``.
 
@@ -159,11 +155,17 @@ def retake_golden(
     """
     probes = [(probe.id, probe.prompt) for probe in before.probes]
     follow = [probe.tokens[0].token_id for probe in before.probes]
-    return _take(endpoint, probes, follow, _empty(source, repetitions), seed)
+    return _take(endpoint, probes, follow, source, repetitions)
 
 
-def _empty(source: GoldenSource, repetitions: int) -> GoldenProbes:
-    return GoldenProbes(
+def _take(
+    endpoint: ModelEndpoint,
+    probes: Sequence[Probe],
+    follow: Sequence[int] | None,
+    source: GoldenSource,
+    repetitions: int,
+) -> GoldenProbes:
+    empty = GoldenProbes(
         variant=source.variant,
         engine_version=source.engine_version,
         model_sha256=source.model_sha256,
@@ -172,27 +174,12 @@ def _empty(source: GoldenSource, repetitions: int) -> GoldenProbes:
         probes=(),
         draws=(),
     )
-
-
-def _take(
-    endpoint: ModelEndpoint,
-    probes: Sequence[Probe],
-    follow: Sequence[int] | None,
-    empty: GoldenProbes,
-    seed: int,
-) -> GoldenProbes:
-    if not probes:
-        raise UsageError("there are no golden probes to ask; choose some from held-out text")
-    if len({name for name, _ in probes}) < len(probes):
-        raise UsageError("two golden probes have the same id; give every probe its own")
-    if empty.repetitions < 1:
-        raise UsageError("golden probes need at least one repetition; ask for 5")
     prompts = [prompt for _, prompt in probes]
     try:
         if follow is None:
-            first = _ask(endpoint, prompts, seed, 0)
+            first = _ask(endpoint, prompts, 0)
             follow = [max(logprobs, key=lambda token: logprobs[token]) for logprobs in first]
-        turns = [_ask(endpoint, prompts, seed, turn + 1) for turn in range(empty.repetitions)]
+        turns = [_ask(endpoint, prompts, turn + 1) for turn in range(repetitions)]
     except _Missing as error:
         return replace(empty, missing=str(error))
     except _Broken as error:
@@ -219,10 +206,10 @@ def _token(token: int, values: Sequence[float]) -> GoldenToken:
     return GoldenToken(token_id=token, mean=mean, low=low, high=high)
 
 
-def _ask(endpoint: ModelEndpoint, prompts: Sequence[Ids], seed: int, turn: int) -> list[Logprobs]:
+def _ask(endpoint: ModelEndpoint, prompts: Sequence[Ids], turn: int) -> list[Logprobs]:
     """Ask all prompts once, in the order and at the concurrency of this turn."""
     order = list(range(len(prompts)))
-    random.Random(f"{seed}/{turn}").shuffle(order)
+    random.Random(f"0/{turn}").shuffle(order)
     concurrency = min(endpoint.concurrency, _CONCURRENCY[turn % len(_CONCURRENCY)])
     limited = replace(endpoint, concurrency=concurrency)
     replies = ask(limited, [_body(prompts[index]) for index in order])

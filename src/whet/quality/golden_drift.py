@@ -53,23 +53,18 @@ class GoldenDrift:
     probes: int
     repetitions: tuple[int, int]
     starts: int
-    limit: float | None
-    distance: float | None
-    noise: float | None
-    p_value: float | None
-    outside: int | None
-    moved: tuple[MovedProbe, ...]
     changed: tuple[str, ...]
-    verdict: GateVerdict
-    reason: str | None
+    limit: float | None = None
+    distance: float | None = None
+    noise: float | None = None
+    p_value: float | None = None
+    outside: int | None = None
+    moved: tuple[MovedProbe, ...] = ()
+    verdict: GateVerdict = "unknown"
+    reason: str | None = None
 
 
-def compare_golden(
-    probes: GoldenProbes,
-    now: GoldenProbes,
-    *,
-    level: float = LEVEL,
-) -> GoldenDrift:
+def compare_golden(probes: GoldenProbes, now: GoldenProbes) -> GoldenDrift:
     """Test whether ``now`` (from ``retake_golden``) answers as ``probes`` did.
 
     With three reference starts or more, a distance above both ``LEAST_NATS`` and the 99 %
@@ -78,23 +73,14 @@ def compare_golden(
     repetitions are assigned to the two sides in all C(R + S, R) ways if these are fewer than
     10,000, otherwise in so many random ones. Between sides of equal size each assignment has a
     mirror image, so five against five give at least p = 2 ÷ 252 = 0.0079; if the smallest p exceeds
-    ``level``, the verdict is unknown. Raises ``UsageError`` if the two asked different prompts or
+    0.01, the verdict is unknown. Raises ``UsageError`` if the two asked different prompts or
     followed different tokens.
     """
-    sides = (probes.repetitions, now.repetitions)
     blank = GoldenDrift(
         probes=len(probes.probes),
-        repetitions=sides,
+        repetitions=(probes.repetitions, now.repetitions),
         starts=len(starts_of(probes)),
-        limit=None,
-        distance=None,
-        noise=None,
-        p_value=None,
-        outside=None,
-        moved=(),
         changed=_changed(probes, now),
-        verdict="unknown",
-        reason=None,
     )
     if probes.probes and now.broken is not None:
         return replace(blank, verdict="fail", reason=now.broken)
@@ -106,7 +92,7 @@ def compare_golden(
     described = _describe(blank, probes, now)
     if described.starts >= FEWEST_STARTS:
         return _judge_by_starts(described, probes)
-    return _judge_by_repetitions(described, probes, now, level)
+    return _judge_by_repetitions(described, probes, now)
 
 
 def starts_of(probes: GoldenProbes) -> Sequence[Sequence[float]]:
@@ -184,7 +170,7 @@ def _judge_by_starts(result: GoldenDrift, probes: GoldenProbes) -> GoldenDrift:
 
 
 def _judge_by_repetitions(
-    result: GoldenDrift, probes: GoldenProbes, now: GoldenProbes, level: float
+    result: GoldenDrift, probes: GoldenProbes, now: GoldenProbes
 ) -> GoldenDrift:
     """Ask for more than rounding and more than the spread of repetitions within a start."""
     test = _permuted(probes.draws, now.draws)
@@ -192,13 +178,13 @@ def _judge_by_repetitions(
         result, noise=float(np.mean(test.null_distribution)), p_value=float(test.pvalue)
     )
     least = smallest_p(*result.repetitions)
-    if least > level:
+    if least > LEVEL:
         reason = (
             f"{result.repetitions[0]} repetitions against {result.repetitions[1]} give at least "
             f"p = {least:.2g}; take more"
         )
         return replace(result, reason=reason)
-    if test.pvalue > level:
+    if test.pvalue > LEVEL:
         return replace(result, verdict="pass")
     distance = result.distance or 0.0
     if distance <= LEAST_NATS:

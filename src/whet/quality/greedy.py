@@ -22,6 +22,7 @@ from whet.quality.asking import (
     describe_missing,
     first_choice,
 )
+from whet.quality.paired import mcnemar
 from whet.quality.perplexity import document_mean
 from whet.quality.prompts import Ids, identity
 
@@ -50,14 +51,13 @@ class Continuation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Continuations:
-    """A server's greedy text after each of ``num_prompts`` prompts.
+    """A server's greedy text after each prompt.
 
     Failed requests are not in ``answered``, and ``missing`` gives the reason.
     """
 
     prompts_sha256: str
     max_tokens: int
-    num_prompts: int
     answered: tuple[Continuation, ...]
     missing: str | None
 
@@ -84,7 +84,6 @@ def continue_greedily(
     return Continuations(
         prompts_sha256=prompts_identity(prompts),
         max_tokens=tokens,
-        num_prompts=len(prompts),
         answered=tuple(answers),
         missing=describe_missing(failures, len(prompts), "greedy continuations were not answered"),
     )
@@ -101,13 +100,11 @@ def greedy_parity(
     server does with itself is not a defect. Under the null this server is one more draw of the
     plain server's rounding. ``common`` resamples prompts.
 
-    Raises ``ValueError`` unless the same prompts were asked at the same length and at least one was
-    answered on every side in the same form (ids or text).
+    All sides were asked the same prompts at the same length. Raises ``ValueError`` unless at least
+    one was answered on every side, in the same form (ids or text).
     """
     sides = [here, plain] if again is None else [here, plain, again]
     rows = paired_rows([{one.id: one for one in side.answered} for side in sides])
-    if len({(side.prompts_sha256, side.max_tokens) for side in sides}) > 1:
-        raise ValueError("the continuations are not of the same prompts at the same length")
     if not rows:
         raise ValueError("no prompt was continued on every side")
     refuse_mixed_tokens(one.tokens for row in rows for one in row)
@@ -144,13 +141,9 @@ def _divergence(here: Continuation, plain: Continuation) -> Divergence:
 
 
 def _more_often_lost(aa: Sequence[bool], same: Sequence[bool]) -> float:
-    from scipy.stats import binomtest
-
     pairs = list(zip(aa, same, strict=True))
     lost, gained = pairs.count((True, False)), pairs.count((False, True))
-    if lost + gained == 0:
-        return 1.0
-    return float(binomtest(lost, lost + gained, 0.5, alternative="greater").pvalue)
+    return mcnemar(lost, gained, alternative="greater")
 
 
 def paired_rows(sides: Sequence[Mapping[str, Value]]) -> list[list[Value]]:

@@ -6,14 +6,13 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.spec import QualitySpec
-from whet.quality.data import HeldoutDocument, load_documents
+from whet.quality.data import HeldoutDocument, load_documents, spread
 from whet.quality.prompts import Encoder, Ids
 
 _SHORTEST: Final = 2
@@ -21,23 +20,18 @@ _JSON_LINES: Final = (".jsonl", ".ndjson")
 _BETWEEN_ROWS: Final = "\n\n"
 _TITLE: Final = re.compile(r"^ = (?!=)[^\n]*(?<!=) = ?\r?$", re.MULTILINE)
 """The title line of a WikiText article; headings within one have two signs or more."""
-Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldoutText:
-    """Held-out text as token ids, and the source document of each item by number.
+HeldoutText = tuple[list[Ids], tuple[int, ...]]
+"""Held-out text as token ids, and the source document of each item by number.
 
-    Windows of one source document are not independent of each other.
-    """
-
-    documents: list[Ids]
-    sources: tuple[int, ...]
+Windows of one source document are not independent of each other.
+"""
 
 
 def heldout_ids(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:
     """Return the token ids of ``read_heldout`` alone."""
-    return read_heldout(path, encoder, spec).documents
+    return read_heldout(path, encoder, spec)[0]
 
 
 def read_heldout(path: Path, encoder: Encoder, spec: QualitySpec) -> HeldoutText:
@@ -48,7 +42,7 @@ def read_heldout(path: Path, encoder: Encoder, spec: QualitySpec) -> HeldoutText
     if spec.protocol == "windows":
         return _windows(path, encoder, spec)
     documents = _documents(path, encoder, spec)
-    return HeldoutText(documents=documents, sources=tuple(range(len(documents))))
+    return documents, tuple(range(len(documents)))
 
 
 def _documents(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:
@@ -93,12 +87,10 @@ def _windows(path: Path, encoder: Encoder, spec: QualitySpec) -> HeldoutText:
             f"{path} holds {len(stream)} tokens, less than one window of quality.max_tokens = "
             f"{size}; give longer text or lower it"
         )
-    starts = _spread(starts, spec.max_documents)
+    starts = spread(starts, spec.max_documents)
     ends = _source_ends(texts, len(stream), encoder)
-    return HeldoutText(
-        documents=[stream[at : at + size] for at in starts],
-        sources=tuple(bisect_right(ends, at) for at in starts),
-    )
+    windows = [stream[at : at + size] for at in starts]
+    return windows, tuple(bisect_right(ends, at) for at in starts)
 
 
 def _source_ends(texts: Sequence[str], tokens: int, encoder: Encoder) -> list[float]:
@@ -109,11 +101,6 @@ def _source_ends(texts: Sequence[str], tokens: int, encoder: Encoder) -> list[fl
     lengths = [len(encoder.document(HeldoutDocument(text=text))) for text in texts]
     scale = tokens / sum(lengths)
     return [end * scale for end in accumulate(lengths)][:-1]
-
-
-def _spread(items: Sequence[Item], limit: int) -> list[Item]:
-    count = min(limit, len(items))
-    return [items[index * len(items) // count] for index in range(count)]
 
 
 def _source_texts(path: Path) -> list[str]:

@@ -57,15 +57,8 @@ class BrokenProbabilities(ValueError):
     """A log-probability that is NaN or minus infinity; never leaves this package."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Scored:
-    """One document's figures; ``top`` is None if not requested or if too few were named."""
-
-    nll: Nll
-    top_requested: bool
-    top: TopDocument | None
-
-
+_Scored = tuple[Nll, TopDocument | None]
+"""One document's figures; the second is None if not requested or if too few were named."""
 _Result = _Scored | BrokenProbabilities | Failure | None
 
 
@@ -91,7 +84,7 @@ def measure_likelihood(
         return Likelihood(missing=missing)
     longest = max(len(document) for document in documents)
     limited = replace(endpoint, concurrency=bounded(endpoint.concurrency, longest, vocab_size))
-    likelihood = _collect(_score(limited, documents, named, progress))
+    likelihood = _collect(_score(limited, documents, named, progress), named)
     if named or not wanted or not likelihood.nll:
         return likelihood
     return replace(
@@ -118,7 +111,7 @@ def _score(
     return [*ask_and_read(endpoint, bodies, read, step=step, progress=progress)]
 
 
-def _collect(results: Sequence[_Result]) -> Likelihood:
+def _collect(results: Sequence[_Result], top_k: int) -> Likelihood:
     failures = [result for result in results if isinstance(result, Failure)]
     if wrong := sum(is_not_a_number(failure) for failure in failures):
         return Likelihood(
@@ -134,16 +127,16 @@ def _collect(results: Sequence[_Result]) -> Likelihood:
     broken = [result for result in results if isinstance(result, BrokenProbabilities)]
     if broken:
         return Likelihood(broken=str(broken[0]))
-    scored = [result for result in results if isinstance(result, _Scored)]
+    scored = [result for result in results if isinstance(result, tuple)]
     if len(scored) < len(results):
         return Likelihood(
             missing=f"{len(results) - len(scored)} of {len(results)} replies held no "
             "log-probabilities"
         )
-    top = tuple(one.top for one in scored if one.top is not None)
-    short = sum(one.top_requested and one.top is None for one in scored)
+    top = tuple(document for _, document in scored if document is not None)
+    short = len(scored) - len(top) if top_k else 0
     return Likelihood(
-        nll=tuple(one.nll for one in scored),
+        nll=tuple(nll for nll, _ in scored),
         top=() if short else top,
         top_missing=f"the server names fewer likeliest tokens than it was asked for in {short} of "
         f"{len(scored)} documents"
@@ -187,7 +180,7 @@ def nll_of(reply: dict[str, Any], ids: Ids) -> Nll | None:
     minus infinity.
     """
     scored = _read(reply, ids, 0)
-    return None if scored is None else scored.nll
+    return None if scored is None else scored[0]
 
 
 def _read(reply: dict[str, Any], ids: Ids, top_k: int) -> _Scored | None:
@@ -205,8 +198,8 @@ def _read(reply: dict[str, Any], ids: Ids, top_k: int) -> _Scored | None:
         if top_k:
             positions.append(_named(entry, position))
     complete = top_k > 0 and all(len(named) >= top_k for named in positions)
-    top = pack(positions, own, top_k) if complete else None
-    return _Scored(nll=(-math.fsum(own), len(own)), top_requested=top_k > 0, top=top)
+    top = pack(positions, top_k) if complete else None
+    return (-math.fsum(own), len(own)), top
 
 
 def _named(entry: dict[str, Any], position: int) -> list[tuple[int, float]]:

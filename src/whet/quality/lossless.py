@@ -16,7 +16,7 @@ judged by the gate (``verdicts.py``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from whet.client import scrape
@@ -52,50 +52,36 @@ Finding = tuple[GateVerdict, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LosslessPlan:
-    """Greedy ``tokens`` per prompt, and the sampling; None compares greedy text alone."""
-
-    tokens: int = 64
-    sampling: Sampling | None = field(default_factory=Sampling)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PlainReference:
     """The plain server's answers, to compare any speculating variant with later.
 
     ``again`` are the same greedy continuations in other batches and the opposite order: what
-    batching alone changes.
+    batching alone changes. Without ``samples`` greedy text alone is compared.
     """
 
-    plan: LosslessPlan
     first: Continuations
     again: Continuations
     samples: Samples | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Drafts:
-    """Accepted and drafted tokens while the check ran; None where the server counts none."""
-
-    accepted: int | None = None
-    drafted: int | None = None
+_Drafts = tuple[int | None, int | None]
+"""Accepted and drafted tokens while the check ran; None where the server counts none."""
 
 
 def plain_reference(
-    endpoint: ModelEndpoint, prompts: Prompts, plan: LosslessPlan
+    endpoint: ModelEndpoint, prompts: Prompts, tokens: int, sampling: Sampling | None
 ) -> PlainReference:
-    """Ask the server without speculation: greedy twice, sampled once.
+    """Ask the server without speculation: ``tokens`` greedy ones twice, sampled once.
 
     The repeat runs at a quarter of the concurrency (at four times, where that is below 1).
     """
     other = endpoint.concurrency // _BATCH_STEP or endpoint.concurrency * _BATCH_STEP
     return PlainReference(
-        plan=plan,
-        first=continue_greedily(endpoint, prompts, plan.tokens),
+        first=continue_greedily(endpoint, prompts, tokens),
         again=continue_greedily(
-            replace(endpoint, concurrency=other), prompts, plan.tokens, backwards=True
+            replace(endpoint, concurrency=other), prompts, tokens, backwards=True
         ),
-        samples=sample_many(endpoint, prompts, plan.sampling) if plan.sampling else None,
+        samples=sample_many(endpoint, prompts, sampling) if sampling else None,
     )
 
 
@@ -116,13 +102,13 @@ def check_lossless(
     """
     if prompts_identity(prompts) != plain.first.prompts_sha256:
         reason = "the plain server was asked other prompts; ask it again with these"
-        return _check(None, None, _Drafts(), [("unknown", reason)])
+        return _check(None, None, (None, None), [("unknown", reason)])
     before = _counters(endpoint)
     parity, parity_findings = _compare_greedy(endpoint, prompts, plain)
     sampling, sampling_findings = _compare_sampling(endpoint, prompts, plain.samples)
     after = _counters(endpoint)
-    drafts = _Drafts(_rise(before, after, ACCEPTED), _rise(before, after, DRAFT_TOKENS))
-    findings = [*parity_findings, *sampling_findings, _judge_acceptance(drafts)]
+    drafts = (_rise(before, after, ACCEPTED), _rise(before, after, DRAFT_TOKENS))
+    findings = [*parity_findings, *sampling_findings, _judge_acceptance(*drafts)]
     return _check(parity, sampling, drafts, findings)
 
 
@@ -134,16 +120,15 @@ def _check(
 ) -> LosslessCheck:
     """Return the worst finding as the verdict; reasons are the findings that do not pass,
     worst first, or all findings of a pass."""
+    accepted, drafted = drafts
     ordered = sorted(findings, key=lambda finding: _ORDER.index(finding[0]))
     if ordered[0][0] != "pass":
         ordered = [finding for finding in ordered if finding[0] != "pass"]
     return LosslessCheck(
         parity=parity,
         sampling=sampling,
-        acceptance_rate=drafts.accepted / drafts.drafted
-        if drafts.accepted is not None and drafts.drafted
-        else None,
-        drafted=drafts.drafted,
+        acceptance_rate=accepted / drafted if accepted is not None and drafted else None,
+        drafted=drafted,
         verdict=ordered[0][0],
         reasons=tuple(reason for _, reason in ordered),
     )
@@ -168,7 +153,7 @@ def _compare_greedy(
 def _draw_greedy(
     endpoint: ModelEndpoint, prompts: Prompts, plain: PlainReference, *, backwards: bool = False
 ) -> tuple[GreedyParity | None, list[Finding]]:
-    greedy = continue_greedily(endpoint, prompts, plain.plan.tokens, backwards=backwards)
+    greedy = continue_greedily(endpoint, prompts, plain.first.max_tokens, backwards=backwards)
     gaps = _gaps(here=greedy, plain=plain.first, repeat=plain.again)
     try:
         parity = greedy_parity(greedy, plain.first, plain.again)
@@ -262,8 +247,7 @@ def _too_few(result: str, prompts: int) -> str:
     return f"{result}; {prompts} prompts are too few: give at least {MIN_PROMPTS}"
 
 
-def _judge_acceptance(drafts: _Drafts) -> Finding:
-    accepted, drafted = drafts.accepted, drafts.drafted
+def _judge_acceptance(accepted: int | None, drafted: int | None) -> Finding:
     if accepted is None or drafted is None:
         return "unknown", (
             "the server exports no counters of drafted and accepted tokens, so nothing shows "

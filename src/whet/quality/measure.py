@@ -19,7 +19,6 @@ from whet.quality.answers import (
 from whet.quality.asking import ModelEndpoint, part_of
 from whet.quality.checks import (
     CheckResults,
-    GivenAnswers,
     Questions,
     measure_distances,
     run_checks,
@@ -80,10 +79,9 @@ def measure_quality(
             progress=part_of(progress, len(questions.documents), total),
         )
     with results.timed("distances"):
-        top = measure_distances(plan, questions, likelihood, results)
+        measure_distances(plan, questions, likelihood, results)
     if plan.checks is not None:
-        given = GivenAnswers(likelihood, top, answers.answers)
-        run_checks(endpoint, plan, questions, given, results)
+        run_checks(endpoint, plan, questions, likelihood, answers.answers, results)
     record = _record(plan, questions, likelihood, answers, results)
     return Measured(record=replace(record, seconds=time.monotonic() - started), plain=results.plain)
 
@@ -92,17 +90,17 @@ def _questions(plan: QualityPlan) -> Questions:
     encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
     tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
     prompts = [encoder.task(task) for task in tasks]
-    heldout = read_heldout(plan.heldout, encoder, plan.spec)
+    documents, sources = read_heldout(plan.heldout, encoder, plan.spec)
     return Questions(
         tasks=tasks,
         prompts=prompts,
         thinking=[encoder.thinking(task, plan.spec.thinking_tokens) for task in tasks],
         variables=encoder.variables,
         thinking_off=tuple(encoder.thinking_off),
-        documents=heldout.documents,
-        sources=heldout.sources,
+        documents=documents,
+        sources=sources,
         vocab_size=encoder.vocab_size,
-        data_sha256=identity(heldout.documents, prompts, tasks),
+        data_sha256=identity(documents, prompts, tasks),
     )
 
 
@@ -151,6 +149,7 @@ def _record(
     scores_fail = likelihood.broken or broken or results.scores_differ or too_far
     if plan.scoring_defect and scores_fail:
         reason = f"{reason}; {plan.scoring_defect}"
+    shared = len(set(questions.sources)) < len(questions.sources)
     golden = f"no golden probes: {results.no_golden}" if results.no_golden is not None else None
     reason = "; ".join(filter(None, (reason, golden, _thinking_note(questions)))) or None
     return QualityRecord(
@@ -173,7 +172,7 @@ def _record(
         lossless=results.lossless,
         structured=results.structured,
         parts=tuple(results.parts.items()),
-        sources=_shared_sources(questions.sources),
+        sources=tuple(questions.sources) if shared else (),
     )
 
 
@@ -183,11 +182,6 @@ def _thinking_note(questions: Questions) -> str | None:
         return None
     names = ", ".join(f"{name}: false" for name in questions.thinking_off)
     return f"tasks are answered without thinking ({names}; quality.chat_template_kwargs decides it)"
-
-
-def _shared_sources(sources: Sequence[int]) -> tuple[int, ...]:
-    """Return ``sources``, empty where each document is a source of its own."""
-    return tuple(sources) if len(set(sources)) < len(sources) else ()
 
 
 def _ratio(

@@ -53,16 +53,17 @@ def student(values: Sequence[float]) -> Estimate:
     return Estimate(value=mean, low=float(low), high=float(high), samples=count)
 
 
-def mcnemar(lost: int, gained: int) -> float:
-    """Return McNemar's exact two-sided p: discordant pairs against a fair coin (McNemar 1947).
+def mcnemar(lost: int, gained: int, alternative: str = "two-sided") -> float:
+    """Return McNemar's exact p: discordant pairs against a fair coin (McNemar 1947).
 
     ``lost`` counts questions right on the baseline and wrong here, ``gained`` the reverse.
+    ``alternative`` is scipy's: ``greater`` tests for more lost than gained.
     """
     from scipy.stats import binomtest
 
     if lost + gained == 0:
         return 1.0
-    return float(binomtest(lost, lost + gained, 0.5).pvalue)
+    return float(binomtest(lost, lost + gained, 0.5, alternative=alternative).pvalue)
 
 
 def share_difference(pairs: Sequence[tuple[bool, bool]]) -> Estimate:

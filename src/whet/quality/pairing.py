@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from whet.core.records import Estimate, QualityRecord
 from whet.quality.answers import score_tasks, tasks_at_chance
 from whet.quality.likelihood import Nll
 from whet.quality.perplexity import broken_documents, perplexity_ratio
 from whet.quality.verdicts import Findings, verdicts
-
-_UNKNOWN_SOURCES: Final = (
-    "several windows are of one source document, and this record of an earlier version does not "
-    "say which; measure it again"
-)
 
 
 def rejudge(
@@ -29,8 +23,6 @@ def rejudge(
     chance level where the baseline has no right answer.
     """
     ratio, unpaired = paired_ratio(record.nll, baseline, record.data_sha256, record.sources)
-    if ratio is not None and _unknown_sources(record):
-        ratio, unpaired = None, _UNKNOWN_SOURCES
     paired = baseline if baseline.data_sha256 == record.data_sha256 else None
     scores = score_tasks(record.answers, paired)
     broken = broken_document(record.nll, paired)
@@ -52,12 +44,6 @@ def rejudge(
         verdicts=judged,
         reason=reason,
     )
-
-
-def _unknown_sources(record: QualityRecord) -> bool:
-    """Return whether documents share sources that the record does not name."""
-    units = len(record.nll) if record.perplexity is None else record.perplexity.samples
-    return not record.sources and units < len(record.nll)
 
 
 def paired_ratio(

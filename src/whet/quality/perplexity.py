@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from whet.core.records import Estimate
-from whet.metrics import certified
 from whet.metrics.estimates import Floats
 from whet.quality.likelihood import Nll
 
@@ -141,13 +139,3 @@ def _end(mean: float, t: float, error: float) -> float | None:
     """Return exp(mean − t · error); None if it is not a positive number."""
     end = float(np.exp(mean - t * error)) if error > 0 else float(np.exp(mean))
     return end if 0 < end < np.inf else None
-
-
-def percentile_99(positions: NDArray[np.floating[Any]]) -> Estimate:
-    """Return the 99th percentile over positions, without an interval: positions of one document
-    are not independent."""
-    count = len(positions)
-    value = float(np.quantile(positions, 0.99))
-    return Estimate(
-        value=value, low=None, high=None, samples=count, certified=certified(0.99, count)
-    )

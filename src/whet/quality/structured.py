@@ -7,7 +7,7 @@ answer wrong by forcing the model off its own words, so both are counted on the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 from whet.client import Failure
@@ -25,13 +25,8 @@ _PROBE_SCHEMA: Final[Mapping[str, Any]] = {"type": "string", "const": _PROBE}
 _PROBE_TOKENS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A task with a schema, its prompt, and the answer given without the schema."""
-
-    task: Task
-    prompt: Ids
-    free: TaskAnswer
+_Question = tuple[Task, Ids, TaskAnswer]
+"""A task with a schema, its prompt, and the answer given without the schema."""
 
 
 def measure_structured(
@@ -50,10 +45,10 @@ def measure_structured(
     by_task: dict[str, list[_Question]] = {}
     for task, ids in zip(tasks, prompts, strict=True):
         if task.json_schema is not None and task.id in answers:
-            by_task.setdefault(task.task, []).append(_Question(task, ids, answers[task.id]))
+            by_task.setdefault(task.task, []).append((task, ids, answers[task.id]))
     if not by_task:
         return ()
-    missing = _probe(endpoint, next(iter(by_task.values()))[0].prompt)
+    missing = _probe(endpoint, next(iter(by_task.values()))[0][1])
     return tuple(_measure(endpoint, questions, missing) for questions in by_task.values())
 
 
@@ -81,35 +76,30 @@ def _measure(
     endpoint: ModelEndpoint, questions: Sequence[_Question], missing: str | None
 ) -> StructuredScore:
     """Score one task; ``missing`` says why its questions cannot be asked under the schema."""
-    tasks = [question.task for question in questions]
-    free = [question.free for question in questions]
-    bound = None
-    if missing is None:
-        answers = answer_tasks(
-            endpoint,
-            tasks,
-            [question.prompt for question in questions],
-            constraints=[_bind(task.json_schema or {}) for task in tasks],
-        )
-        if answers.missing is None:
-            bound = answers.answers
-        else:
-            missing = f"under the schema, {answers.missing}"
-    test = None
-    if bound is not None:
-        gains = [now.right - was.right for was, now in zip(free, bound, strict=True)]
-        test = compare_pairs(gains, by_grade=False)
-    return StructuredScore(
+    tasks, prompts, free = (list(column) for column in zip(*questions, strict=True))
+    score = StructuredScore(
         task=tasks[0].task,
         n=len(tasks),
         free_valid=_valid(tasks, free),
         free_right=sum(answer.right for answer in free),
-        valid=None if bound is None else _valid(tasks, bound),
-        right=None if bound is None else sum(answer.right for answer in bound),
-        lost=None if test is None else test.lost,
-        gained=None if test is None else test.gained,
-        p_value=None if test is None else test.p_value,
         missing=missing,
+    )
+    if missing is not None:
+        return score
+    schemas = [_bind(task.json_schema or {}) for task in tasks]
+    answers = answer_tasks(endpoint, tasks, prompts, constraints=schemas)
+    if answers.missing is not None:
+        return replace(score, missing=f"under the schema, {answers.missing}")
+    bound = answers.answers
+    gains = [now.right - was.right for was, now in zip(free, bound, strict=True)]
+    test = compare_pairs(gains, by_grade=False)
+    return replace(
+        score,
+        valid=_valid(tasks, bound),
+        right=sum(answer.right for answer in bound),
+        lost=test.lost,
+        gained=test.gained,
+        p_value=test.p_value,
     )
 
 

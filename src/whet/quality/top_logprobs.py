@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from whet.core.errors import StorageError, UsageError
 from whet.core.store import write_atomic
 
-_FORM: Final = 1
 _NO_TOKEN: Final = -1
 _AGAIN: Final = "measure the baseline again"
-_MEMBERS: Final = ("form", "top_k", "data_sha256", "positions", "ids", "logprobs", "own")
+_MEMBERS: Final = ("top_k", "data_sha256", "positions", "ids", "logprobs")
 
 Named = Sequence[tuple[int, float]]
 """(token id, log-probability) of each token that a server named at one position."""
@@ -30,12 +29,10 @@ class TopDocument:
 
     ``ids`` int32 and ``logprobs`` float32 (nats) are both [T − 1, K + 1], likeliest first; the
     prompt's own token is among them or in the last column. −1 and NaN fill empty places.
-    ``own`` [T − 1] float32 is the log-probability of the prompt's own token.
     """
 
     ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
-    own: NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +47,7 @@ class TopLogprobs:
     documents: Sequence[TopDocument]
 
 
-def pack(positions: Sequence[Named], own: Sequence[float], top_k: int) -> TopDocument:
+def pack(positions: Sequence[Named], top_k: int) -> TopDocument:
     """Return arrays of the likeliest ``top_k`` + 1 tokens named at each position."""
     shape = (len(positions), top_k + 1)
     ids = np.full(shape, _NO_TOKEN, dtype=np.int32)
@@ -60,22 +57,20 @@ def pack(positions: Sequence[Named], own: Sequence[float], top_k: int) -> TopDoc
         likeliest = sorted(named, key=lambda pair: -pair[1])[: top_k + 1]
         ids[row, : len(likeliest)] = [token for token, _ in likeliest]
         logprobs[row, : len(likeliest)] = [logprob for _, logprob in likeliest]
-    return TopDocument(ids=ids, logprobs=logprobs, own=np.asarray(own, dtype=np.float32))
+    return TopDocument(ids=ids, logprobs=logprobs)
 
 
 def write_top_logprobs(path: Path, top: TopLogprobs) -> None:
     """Write ``top`` to a ``.npz`` file, whole or not at all. ``StorageError`` for a full disk."""
-    documents = list(top.documents)
+    documents = top.documents
     buffer = io.BytesIO()
     np.savez(
         buffer,
-        form=np.int64(_FORM),
         top_k=np.int64(top.top_k),
         data_sha256=np.array(top.data_sha256),
-        positions=np.array([len(one.own) for one in documents], dtype=np.int64),
-        ids=_joined([one.ids for one in documents], (0, top.top_k + 1), np.int32),
-        logprobs=_joined([one.logprobs for one in documents], (0, top.top_k + 1), np.float32),
-        own=_joined([one.own for one in documents], (0,), np.float32),
+        positions=np.array([len(one.ids) for one in documents], dtype=np.int64),
+        ids=np.concatenate([one.ids for one in documents]),
+        logprobs=np.concatenate([one.logprobs for one in documents]),
     )
     write_atomic(path, buffer.getvalue())
 
@@ -93,22 +88,15 @@ def read_top_logprobs(path: Path, data_sha256: str) -> TopLogprobs:
         raise StorageError(f"{path} does not exist; {_AGAIN}") from error
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise StorageError(f"{path} is damaged or not written by whet; {_AGAIN}") from error
-    if int(stored["form"]) != _FORM:
-        raise StorageError(f"{path} was written by another version of whet; {_AGAIN}")
     if str(stored["data_sha256"]) != data_sha256:
         raise UsageError(
             f"{path} holds log-probabilities of other text, tasks or token ids; {_AGAIN} with "
             "these files and this tokenizer"
         )
     top_k, ends = int(stored["top_k"]), np.cumsum(stored["positions"]).tolist()
-    table = (ends[-1] if ends else 0, top_k + 1)
-    arrays = [stored[name] for name in ("ids", "logprobs", "own")]
-    if [array.shape for array in arrays] != [table, table, table[:1]]:
+    arrays = stored["ids"], stored["logprobs"]
+    if any(array.shape != (ends[-1], top_k + 1) for array in arrays):
         raise StorageError(f"{path} is damaged; {_AGAIN}")
     parts = zip(*(np.split(array, ends)[:-1] for array in arrays), strict=True)
-    documents = [TopDocument(ids=i, logprobs=p, own=own) for i, p, own in parts]
+    documents = [TopDocument(ids=ids, logprobs=logprobs) for ids, logprobs in parts]
     return TopLogprobs(top_k=top_k, data_sha256=data_sha256, documents=documents)
-
-
-def _joined(arrays: Sequence[Any], empty: tuple[int, ...], kind: type[np.generic]) -> Any:
-    return np.concatenate([np.empty(empty, dtype=kind), *arrays])

@@ -18,6 +18,7 @@ openings of held-out text show shifts as well.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,7 +33,6 @@ from whet.quality.greedy import (
     id_fields,
     no_tokens,
     paired_rows,
-    prompts_identity,
     refuse_mixed_tokens,
     tokens_of,
 )
@@ -56,21 +56,11 @@ class Sampling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PromptSamples:
-    """The samples of one prompt."""
-
-    id: str
-    samples: tuple[Tokens, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Samples:
-    """Sampled continuations of ``num_prompts`` prompts; ``missing`` says why some are absent."""
+    """Sampled continuations by the prompt's name; ``missing`` says why some are absent."""
 
-    prompts_sha256: str
     sampling: Sampling
-    num_prompts: int
-    answered: tuple[PromptSamples, ...]
+    answered: Mapping[str, tuple[Tokens, ...]]
     missing: str | None
 
 
@@ -89,18 +79,16 @@ def sample_many(
         **(id_fields(endpoint, prompts) or {"logprobs": 1}),
     }
     bodies = [{"prompt": list(ids), **common} for ids in prompts.values()]
-    answers, failures = [], []
+    answers, failures = {}, []
     for name, reply in zip(prompts, ask(endpoint, bodies, backwards=backwards), strict=True):
         samples = _read_samples(reply, sampling.samples)
         if isinstance(samples, str):
             failures.append(samples)
         else:
-            answers.append(PromptSamples(id=name, samples=samples))
+            answers[name] = samples
     return Samples(
-        prompts_sha256=prompts_identity(prompts),
         sampling=sampling,
-        num_prompts=len(prompts),
-        answered=tuple(answers),
+        answered=answers,
         missing=describe_missing(failures, len(prompts), "prompts were not sampled"),
     )
 
@@ -120,11 +108,13 @@ def compare_samples(
     """Run the two-sample test over the prompts that both sides answered.
 
     ``p_value`` is (1 + permutations that reach the statistic) ÷ (1 + ``permutations``), which
-    rejects a true null at most as often as it says (Phipson & Smyth 2010). Raises ``ValueError``
-    if the sides were sampled differently or share no prompt.
+    rejects a true null at most as often as it says (Phipson & Smyth 2010). Both sides were asked
+    the same prompts, with the same sampling. Raises ``ValueError`` if they share no answered
+    prompt, or one gave ids and the other text.
     """
-    _check_pair(here, plain)
-    rows = paired_rows([{one.id: one.samples for one in side.answered} for side in (here, plain)])
+    sides = (here.answered, plain.answered)
+    refuse_mixed_tokens(sample for side in sides for drawn in side.values() for sample in drawn)
+    rows = paired_rows(sides)
     if not rows:
         raise ValueError("no prompt was sampled on both sides")
     length = plain.sampling.tokens
@@ -139,16 +129,6 @@ def compare_samples(
         temperature=plain.sampling.temperature,
         statistic=statistic,
         p_value=p_value,
-    )
-
-
-def _check_pair(here: Samples, plain: Samples) -> None:
-    if here.prompts_sha256 != plain.prompts_sha256 or here.sampling != plain.sampling:
-        raise ValueError("the samples are not of the same prompts, drawn in the same way")
-    if plain.sampling.samples < 2:
-        raise ValueError("one sample per prompt has no spread; draw at least two")
-    refuse_mixed_tokens(
-        sample for side in (here, plain) for one in side.answered for sample in one.samples
     )
 
 

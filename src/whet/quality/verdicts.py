@@ -219,7 +219,9 @@ def _changed(score: TaskScore) -> str:
 
 def _shape_rows(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> list[_Row]:
     """Test the form of answers: degenerate text, and answers that no longer end."""
-    lost, gained = _degenerate_flips(here, there)
+    garbled = {answer.id: _is_degenerate(answer) for answer in there}
+    flips = [(garbled[each.id], _is_degenerate(each)) for each in here if each.id in garbled]
+    lost, gained = flips.count((False, True)), flips.count((True, False))
     rows = [
         _Row(
             what=f"{_DEGENERATE}: {lost} answers lost and {gained} gained against the baseline",
@@ -242,12 +244,6 @@ def _shape_rows(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> list
         )
         rows.append(_Row(what=what, fell=lost > gained, p_value=mcnemar(lost, gained)))
     return rows
-
-
-def _degenerate_flips(here: Sequence[TaskAnswer], there: Sequence[TaskAnswer]) -> tuple[int, int]:
-    before = {answer.id: _is_degenerate(answer) for answer in there}
-    pairs = [(before[answer.id], _is_degenerate(answer)) for answer in here if answer.id in before]
-    return sum(now and not was for was, now in pairs), sum(was and not now for was, now in pairs)
 
 
 def _garbage(findings: Findings) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, load_words
-from whet.core.records import Declared, ResolvedEngine, TrialRecord
+from whet.core.records import Declared, TrialRecord
 from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
 from whet.core.run import Run
 from whet.core.units import NS_PER_S
@@ -46,6 +46,7 @@ def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
     Raises ``UsageError`` where no usable trial of that cell is stored.
     """
     resolved, spec = run.engines[variant], run.require_spec()
+    speculation = resolved.variant.speculation
     trials = _trials(run, variant, point)
     if not trials:
         raise UsageError(
@@ -69,7 +70,7 @@ def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
         model=resolved.served_model_name,
         device=resolved.device,
         max_model_len=None if facts is None else facts.max_model_len,
-        num_speculative_tokens=_drafted(resolved),
+        num_speculative_tokens=None if speculation is None else speculation.num_tokens,
         prefix_cache=resolved.variant.prefix_cache,
         loras=tuple(name for name, _ in resolved.variant.loras),
         cache=_flag_labels(declared),
@@ -85,11 +86,6 @@ def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
         output_tokens=_lengths(outputs),
         series=_series(trials),
     )
-
-
-def _drafted(resolved: ResolvedEngine) -> int | None:
-    speculation = resolved.variant.speculation
-    return None if speculation is None else speculation.num_tokens
 
 
 def _trials(run: Run, variant: str, point: LoadPoint) -> list[TrialRecord]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -17,7 +15,7 @@ from whet.watch.state import Period
 _LATENCIES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class Exporter(AbstractContextManager["Exporter"]):
+class Exporter:
     """Metrics of the watch on ``host:port``; nothing is served where ``listen`` is ``off``.
 
     ``llm_…`` are the names that common monitoring snippets use.
@@ -56,12 +54,7 @@ class Exporter(AbstractContextManager["Exporter"]):
             self._alarm.labels(cause.name).set(0)
         self._server = None if listen == "off" else self._serve(listen)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Stop serving."""
         if self._server is not None:
             self._server[0].shutdown()

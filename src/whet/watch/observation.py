@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,6 +10,8 @@ from typing import Final
 from whet.core import counters
 from whet.core.records.envelope import LengthShares
 
+GOLDEN_PER_PERIOD: Final = 4
+"""Golden probes that are sent in one period, in turn."""
 PROMPT_LENGTHS: Final = "vllm:request_prompt_tokens"
 OUTPUT_LENGTHS: Final = "vllm:request_generation_tokens"
 _ERROR: Final = f'{counters.FINISHED}{{finished_reason="error"}}'
@@ -200,13 +203,11 @@ def stability_index(counts: Sequence[float], reference: LengthShares) -> float:
 
     Half a request is added to every bin, so that an empty one is finite.
     """
-    from math import log
-
     bins = len(reference.shares)
     total, expected = sum(counts) + bins / 2, reference.requests + bins / 2
     index = 0.0
     for count, share in zip(counts, reference.shares, strict=True):
         p = (count + 0.5) / total
         q = (share * reference.requests + 0.5) / expected
-        index += (p - q) * log(p / q)
+        index += (p - q) * math.log(p / q)
     return index

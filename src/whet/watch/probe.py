@@ -23,6 +23,7 @@ from whet.core.records.quality_checks import GoldenProbe, GoldenProbes
 from whet.quality.asking import ModelEndpoint
 from whet.quality.golden import GoldenSource, retake_golden
 from whet.watch.observation import (
+    GOLDEN_PER_PERIOD,
     OUTPUT_LENGTHS,
     PROMPT_LENGTHS,
     Answers,
@@ -31,7 +32,6 @@ from whet.watch.observation import (
     Speed,
 )
 
-GOLDEN_PER_PERIOD: Final = 4
 SPEED_TOKENS: Final = 32
 SAMPLES: Final = 8
 CHAT_EVERY: Final = 5

@@ -316,24 +316,12 @@ def _same_version(one: str, other: str) -> bool:
     return release == other_release and (label == other_label or not label or not other_label)
 
 
-def _expected_series(envelope: Envelope) -> tuple[str, ...]:
-    """The series that the run read; of an older bundle, those that its figures come from."""
-    if envelope.series:
-        return envelope.series
-    of_range = {
-        "acceptance_length": (counters.DRAFTS, counters.ACCEPTED),
-        "prefix_hit_rate": (counters.PREFIX_QUERIES, counters.PREFIX_HITS),
-    }
-    return tuple(x for name, of in of_range.items() if envelope.range_of(name) for x in of)
-
-
 def _metrics(scrape: Scrape | None, envelope: Envelope) -> Iterator[tuple[str, str]]:
-    expected = _expected_series(envelope)
     if scrape is None:
-        if expected:
+        if envelope.series:
             yield "metrics_missing", "/metrics is not there; the run had it"
         return
-    if missing := [name for name in expected if name not in scrape.values]:
+    if missing := [name for name in envelope.series if name not in scrape.values]:
         yield "metrics_missing", f"/metrics lacks {', '.join(missing)}, which the run had"
         if not scrape.names and scrape.other_names:
             words = f"/metrics has {scrape.other_names} samples and none of the engine's names"

@@ -28,17 +28,11 @@ _ENGINE, _SPEC = "engine.json", "spec.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WatchSource:
+class WatchSource(References):
     """The deployed variant: its references, the command that was measured and the run's spec."""
 
-    references: References
     engine: ResolvedEngine
     spec: Spec
-
-    @property
-    def envelope(self) -> Envelope:
-        """The measured envelope."""
-        return self.references.envelope
 
 
 def source_of_run(run: Run, variant: str, point: LoadPoint) -> WatchSource:
@@ -53,11 +47,9 @@ def source_of_run(run: Run, variant: str, point: LoadPoint) -> WatchSource:
         baseline is None or baseline.variant.model_path != own.model_path
     )
     return WatchSource(
-        references=References(
-            envelope=envelope_of(run, variant, point),
-            golden=_stored_golden(run, variant),
-            plain=_stored_golden(run, spec.baseline) if quantized else None,
-        ),
+        envelope=envelope_of(run, variant, point),
+        golden=_stored_golden(run, variant),
+        plain=_stored_golden(run, spec.baseline) if quantized else None,
         engine=run.engines[variant],
         spec=spec,
     )
@@ -92,8 +84,8 @@ def source_files(source: WatchSource) -> dict[str, str]:
     """The records as JSON by path in a bundle; ``read_source`` reads them."""
     records = {
         _ENVELOPE: source.envelope,
-        _GOLDEN: source.references.golden,
-        _PLAIN: source.references.plain,
+        _GOLDEN: source.golden,
+        _PLAIN: source.plain,
         _ENGINE: source.engine,
     }
     plain = {name: encode(record) for name, record in records.items() if record is not None}
@@ -107,11 +99,9 @@ def source_files(source: WatchSource) -> dict[str, str]:
 def _read_folder(folder: Path) -> WatchSource:
     golden, plain = folder / _GOLDEN, folder / _PLAIN
     return WatchSource(
-        references=References(
-            envelope=_read(folder / _ENVELOPE, Envelope),
-            golden=_read(golden, GoldenProbes) if golden.exists() else None,
-            plain=_read(plain, GoldenProbes) if plain.exists() else None,
-        ),
+        envelope=_read(folder / _ENVELOPE, Envelope),
+        golden=_read(golden, GoldenProbes) if golden.exists() else None,
+        plain=_read(plain, GoldenProbes) if plain.exists() else None,
         engine=_read(folder / _ENGINE, ResolvedEngine),
         spec=_read(folder / _SPEC, Spec),
     )

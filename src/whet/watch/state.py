@@ -9,6 +9,7 @@ from typing import Final
 from whet.watch.causes import Finding, diagnose
 from whet.watch.detectors import Cusum, Learned, LengthDrift, Repeated
 from whet.watch.observation import (
+    GOLDEN_PER_PERIOD,
     OUTPUT_LENGTHS,
     PROMPT_LENGTHS,
     Observation,
@@ -99,6 +100,7 @@ def advance(state: WatchState, look: Observation, references: References) -> Per
         state=replace(
             state,
             periods=state.periods + 1,
+            cursor=state.cursor + GOLDEN_PER_PERIOD * (look.answers is not None),
             last=look.after or look.before or state.last,
             raised=raised,
         ),

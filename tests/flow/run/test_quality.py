@@ -15,7 +15,6 @@ from whet.flow.run.measure.quality import KIND, PLAIN, _checks, _scoring_defect,
 from whet.flow.run.plan import Plan
 from whet.quality import PlainReference
 from whet.quality.greedy import Continuations
-from whet.quality.lossless import LosslessPlan
 from whet.quality.two_sample import Samples, Sampling
 
 DRAFT = Speculation(method="draft_model", num_tokens=3, draft_path="/draft")
@@ -50,11 +49,9 @@ def record(name: str, twin: str | None) -> QualityRecord:
 
 
 def plain() -> PlainReference:
-    told = Continuations(prompts_sha256="x", max_tokens=1, num_prompts=0, answered=(), missing=None)
-    samples = Samples(
-        prompts_sha256="x", sampling=Sampling(), num_prompts=0, answered=(), missing=None
-    )
-    return PlainReference(plan=LosslessPlan(), first=told, again=told, samples=samples)
+    told = Continuations(prompts_sha256="x", max_tokens=1, answered=(), missing=None)
+    samples = Samples(sampling=Sampling(), answered={}, missing=None)
+    return PlainReference(first=told, again=told, samples=samples)
 
 
 @pytest.fixture

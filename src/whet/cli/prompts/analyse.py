@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from whet.prompts.analyse import PromptLog
     from whet.prompts.causes import Variables
     from whet.prompts.records import CauseKind
-
-_DEFAULT_BLOCK: Final = 16
 
 
 def analyse(
@@ -42,16 +40,13 @@ def analyse(
     """Find why prompts miss the prefix cache, and what a fix would save."""
     from whet.prompts.analyse import PromptLog, PromptQuestion
     from whet.prompts.analyse import analyse as analyse_log
-    from whet.prompts.cache_size import CacheSize, find_cache
+    from whet.prompts.cache_size import find_cache
     from whet.prompts.log_writer import write_fixed_log
     from whet.prompts.report import print_report, write_report
     from whet.prompts.trace_writer import write_prefix_trace
 
     cache, files = options.cache, options.files
-    size = CacheSize(tokens=cache.cache_tokens, gib=cache.cache_gib, run=cache.run)
-    block, blocks = find_cache(
-        size, target=model, block_size=cache.block_size, default=_DEFAULT_BLOCK
-    )
+    block, blocks = find_cache(cache, model)
     question = PromptQuestion(
         log=log,
         target=model,

@@ -53,8 +53,7 @@ class Envelope:
     decide. ``num_speculative_tokens`` is None without speculation. ``acceptance_floor`` is the
     lowest acceptance rate that the spec allows, None where the run itself measured less.
     ``prompt_tokens`` and ``output_tokens`` are those of the timed requests. ``series`` are the
-    series of ``/metrics`` that the run had, of those that ``whet watch`` reads; empty in bundles of
-    earlier versions.
+    series of ``/metrics`` that the run had, of those that ``whet watch`` reads.
     """
 
     run: str

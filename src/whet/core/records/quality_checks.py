@@ -19,8 +19,6 @@ class DocumentDistance:
     """
 
     tokens: int
-    nll: float
-    reference_nll: float
     kl: float
     flips: int
 
@@ -119,11 +117,11 @@ class StructuredScore:
     n: int
     free_valid: int
     free_right: int
-    valid: int | None
-    right: int | None
-    lost: int | None
-    gained: int | None
-    p_value: float | None
+    valid: int | None = None
+    right: int | None = None
+    lost: int | None = None
+    gained: int | None = None
+    p_value: float | None = None
     missing: str | None = None
 
 
@@ -132,7 +130,7 @@ class DegenerateTraffic:
     """Degenerate text among a variant's timed answers, by kind, and against the baseline's.
 
     ``found`` maps a kind (``empty``, ``one mark``, ``loop``, ``unreadable``) to how many of
-    ``answers`` show it; records of earlier versions may also hold ``language``. ``baseline_share``
+    ``answers`` show it. ``baseline_share``
     is the mean over prompts of the baseline's share of degenerate answers; ``p_value`` is one-sided
     (more than the baseline), over prompts and corrected for the run's variants. ``examples`` are
     answers cut to a few hundred characters. ``reason`` explains the verdict in a sentence.
@@ -194,8 +192,8 @@ class GoldenProbes:
 class TokenIdentity:
     """Whether the server reads and writes tokens as the baseline's tokenizer does.
 
-    ``checked`` texts were read as ids and these written as text (records of earlier versions count
-    ids); ``problems`` says what differs; ``missing`` what the server did not answer.
+    ``checked`` texts were read as ids and these written as text; ``problems`` says what differs;
+    ``missing`` what the server did not answer.
     """
 
     checked: int

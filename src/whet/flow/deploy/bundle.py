@@ -128,8 +128,7 @@ def _in_container(source: WatchSource) -> WatchSource:
     if envelope.device != "cpu":
         return source
     labels = tuple(pair for pair in envelope.cache if pair[0] != "block_size")
-    references = replace(source.references, envelope=replace(envelope, cache=labels))
-    return replace(source, references=references)
+    return replace(source, envelope=replace(envelope, cache=labels))
 
 
 def _monitoring(

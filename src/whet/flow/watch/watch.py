@@ -7,7 +7,8 @@ import os
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -27,7 +28,7 @@ from whet.watch.claims import broken_claims
 from whet.watch.exporter import Exporter
 from whet.watch.journal import Journal
 from whet.watch.observation import Observation
-from whet.watch.probe import GOLDEN_PER_PERIOD, Target, observe, probe_share
+from whet.watch.probe import Target, observe, probe_share
 from whet.watch.proposal import write_proposal
 from whet.watch.source import WatchSource, read_source
 from whet.watch.state import Period, WatchState, advance
@@ -47,6 +48,7 @@ class _Watch:
     journal: Journal
     observer: Observer
     probe_every: int
+    causes: dict[str, None] = field(default_factory=dict)
     unwritten: int = 0
     claims: Mapping[str, str] | None = None
     claims_of: float | None = None
@@ -55,16 +57,14 @@ class _Watch:
         """One look; never raises for what the server or the disk does."""
         turn, rest = divmod(state.periods, self.probe_every)
         look = observe(self.target, turn=None if rest else turn, cursor=state.cursor)
-        done = advance(state, replace(look, claims=self._claims(look)), self.source.references)
-        step = GOLDEN_PER_PERIOD if look.answers is not None else 0
-        state = replace(done.state, cursor=state.cursor + step)
+        done = advance(state, replace(look, claims=self._claims(look)), self.source)
         self.journal.add("period", look.at, _entry(look, done))
         for finding in done.begun:
             self._alarm(look, finding)
         for name in done.ended:
             self.journal.add("cleared", look.at, {"cause": name})
             self.observer.note(f"{look.at} cleared: {name}")
-        self.journal.write_state(state)
+        self.journal.write_state(done.state)
         self._say_unwritten()
         exporter.show(
             look,
@@ -72,7 +72,7 @@ class _Watch:
             drafted=self.source.envelope.num_speculative_tokens,
             dropped=self.journal.dropped,
         )
-        return state
+        return done.state
 
     def _say_unwritten(self) -> None:
         """Warn in the first period that could not be written, and after twice as many each time."""
@@ -82,6 +82,7 @@ class _Watch:
 
     def _alarm(self, look: Observation, finding: Finding) -> None:
         cause = finding.cause
+        self.causes[cause.name] = None
         self.observer.warn(f"{look.at} {cause.name}: {cause.say}; {'; '.join(finding.evidence)}")
         entry = {"cause": cause.name, "what": cause.what, "evidence": list(finding.evidence)}
         self.journal.add("alarm", look.at, entry)
@@ -121,7 +122,7 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
     target = Target(
         url=options.url,
         envelope=source.envelope,
-        golden=source.references.golden,
+        golden=source.golden,
         timeout_s=min(30.0, max(2.0, options.period)),
         local=urlsplit(options.url).hostname in _LOCAL,
         names=get_profile(source.engine.engine).counters_of(source.engine.variant),
@@ -142,25 +143,22 @@ def _loop(this: _Watch) -> tuple[str, ...]:
     source, options, journal = this.source, this.options, this.journal
     state = journal.read_state(source.envelope.run, source.envelope.variant)
     _introduce(this, state)
-    causes: dict[str, None] = {}
-    with Exporter(options.listen, options.period) as exporter:
+    with closing(Exporter(options.listen, options.period)) as exporter:
         journal.add("start", now(), {"variant": source.envelope.variant, "url": options.url})
         due, left = time.monotonic(), options.periods
         try:
             while left is None or left > 0:
-                before = set(state.raised)
                 state = this.period(state, exporter)
-                causes |= dict.fromkeys(name for name in state.raised if name not in before)
                 left = None if left is None else left - 1
                 due = max(due + options.period, time.monotonic())
                 if left != 0:
                     time.sleep(max(0.0, due - time.monotonic()))
         finally:
             journal.add("stop", now(), {"periods": state.periods})
-    causes |= dict.fromkeys(state.raised)
+    causes = tuple({**this.causes, **dict.fromkeys(state.raised)})
     if journal.problem is not None and not causes:
         raise StorageError(journal.problem)
-    return tuple(causes)
+    return causes
 
 
 def _refuse_misfits(options: WatchOptions) -> None:
@@ -216,7 +214,7 @@ def _introduce(this: _Watch, state: WatchState) -> None:
         observer.warn(
             f"standing for {stands}: {cause.name}: {cause.say}; {'; '.join(finding.evidence)}"
         )
-    if source.references.golden is None:
+    if source.golden is None:
         observer.warn(
             "the run stored no golden probes (quality.golden_probes: 0): nothing is probed, and "
             "only counters are watched"
