@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -18,7 +19,14 @@ import psutil
 import pytest
 
 from tests.flow.rounds_stage import spec_of
-from tests.flow.run.ray_stage import FOLDER, MODULE, engines, install
+from tests.flow.run.ray_stage import (
+    FOLDER,
+    EngineFor,
+    GuardedStand,
+    engines,
+    install,
+    install_worker,
+)
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.protocols import Silent
 from whet.core.provenance import Device
@@ -27,11 +35,13 @@ from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.check.preflight import prepare
+from whet.flow.run.measure.rounds import measure_rounds
+from whet.flow.run.measure.schedule import rounds_of
 from whet.flow.run.pipeline import run
 from whet.flow.run.workers.executor import RayExecutor, ray_executor
 from whet.report.run.files import write_reports
 
-pytest.importorskip("ray")
+ray = pytest.importorskip("ray")
 REPOSITORY = Path(__file__).resolve().parents[3]
 VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
 OBJECTIVE = {"ttft_ms": [10_000], "recommend_ttft_ms": 10_000}
@@ -88,6 +98,12 @@ def stage(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "ledger.txt").write_text("")
     nodes.start()
     install(monkeypatch)
+    init = ray.init
+
+    def init_with_hook(**arguments: Any) -> Any:
+        return init(**arguments, runtime_env={"worker_process_setup_hook": install_worker})
+
+    monkeypatch.setattr("ray.init", init_with_hook)
     yield folder
     assert eventually(lambda: not engines()), engines()
 
@@ -107,7 +123,7 @@ def story(spec: Spec, root: Path, address: str | None, *, resume: bool = False) 
     with RunStore.open(root, resume=resume) as store:
         if address is None:
             return run(spec, store, Silent())
-        with ray_executor(address, module=MODULE) as executor:
+        with ray_executor(address) as executor:
             return run(spec, store, Silent(), executor=executor)
 
 
@@ -132,13 +148,17 @@ def done(root: Path) -> set[str]:
     return {f"{t.variant} {t.batch_size} {t.trial}" for t in trials if t.status == "complete"}
 
 
-def workers_of(nodes: Nodes) -> list[int]:
-    """Process ids of the actors."""
-    return [
-        parent.pid
-        for each in psutil.process_iter(["cmdline"])
-        if MODULE in (each.info["cmdline"] or []) and (parent := each.parent()) is not None
-    ]
+def stored(root: Path) -> set[tuple[str, str, str | None]]:
+    """Every journalled key of a run with its status."""
+    lines = map(json.loads, (root / "journal.jsonl").read_text().splitlines())
+    return {(line["kind"], line["key"], line["status"]) for line in lines}
+
+
+def workers() -> list[psutil.Process]:
+    """Processes in which Ray runs a session or a check."""
+    names = ("ray::run_session", "ray::serve_check")
+    every = psutil.process_iter(["cmdline"])
+    return [each for each in every if (each.info["cmdline"] or [""])[0].startswith(names)]
 
 
 def test_two_workers_decide_as_one_machine_does(nodes: Nodes, tmp_path: Path, stage: Path) -> None:
@@ -162,6 +182,7 @@ def test_two_workers_decide_as_one_machine_does(nodes: Nodes, tmp_path: Path, st
     write_reports(Run(store), root)
     assert "Beside the other workers the baseline is" in (root / "report.md").read_text()
     assert (root / "logs" / "fp16.log").exists()
+    assert stored(root) == stored(tmp_path / "local") | {("worker_check", "all", "complete")}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +195,7 @@ def test_a_death_at_any_moment_loses_nothing(
     local = story(spec, tmp_path / "local", None)
     (stage / "ledger.txt").write_text("")
     draw = random.Random(seed)
-    what, after_s = ("actor", "node", "process")[seed % 3], draw.uniform(0.0, 4.0)
+    what, after_s = ("node", "worker")[seed % 2], draw.uniform(0.0, 4.0)
     killed: list[tuple[set[str], Counter[str]]] = []
 
     def kill() -> None:
@@ -182,9 +203,8 @@ def test_a_death_at_any_moment_loses_nothing(
         time.sleep(after_s)
         if what == "node":
             nodes.kill()
-        elif pids := workers_of(nodes):
-            victim = psutil.Process(draw.choice(pids))
-            (victim if what == "actor" else victim.children()[0]).kill()
+        elif victims := workers():
+            draw.choice(victims).kill()
         killed.append((done(root), ledger(stage)))
 
     killer = threading.Thread(target=kill)
@@ -229,7 +249,7 @@ def test_a_stop_leaves_no_engine_and_either_executor_goes_on(
     with pytest.raises(KeyboardInterrupt):
         story(spec, root, nodes.address)
     assert not engines()
-    assert not workers_of(nodes)
+    assert eventually(lambda: not workers())
     stored, before = done(root), ledger(stage)
     assert stored
     assert outcome(story(spec, root, None, resume=True)) == outcome(local)
@@ -250,7 +270,9 @@ def test_what_the_cluster_cannot_do_is_one_sentence(nodes: Nodes, tmp_path: Path
                 executor.require(replace(job, resolved=attached))
 
 
-def test_workers_refuse_another_machine_and_missing_files(nodes: Nodes, tmp_path: Path) -> None:
+def test_workers_refuse_another_machine_version_and_missing_files(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with RunStore.open(tmp_path / "run") as store:
         job = prepare(spec_for(tmp_path), store, Silent(), skip_infeasible=False)
         other = replace(job.device, name="another CPU")
@@ -259,9 +281,22 @@ def test_workers_refuse_another_machine_and_missing_files(nodes: Nodes, tmp_path
             (replace(job, device=other), "measure unlike devices in runs of their own"),
             (replace(job, target=gone), "put a copy at the same path on every node"),
             (replace(job, target=replace(job.target, weights_sha256="0")), "has other weights at"),
+            (job, r"and this machine 0\.0; install the same version"),
         ):
+            if wrong is job:
+                monkeypatch.setattr("whet.flow.run.workers.executor.__version__", "0.0")
             with (
-                ray_executor(nodes.address, module=MODULE) as executor,
+                ray_executor(nodes.address) as executor,
                 pytest.raises(InfeasibleError, match=says),
             ):
-                executor._open(wrong)
+                measure_rounds(wrong, rounds_of(wrong), executor, quality=False)
+
+
+def test_a_server_that_does_not_start_is_left_out(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = GuardedStand(refused={("b", 0)})
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", EngineFor(engine))
+    decision = story(spec_for(tmp_path), tmp_path / "ray", nodes.address)
+    assert ["CUDA out of memory" in each.reason for each in decision.excluded] == [True]
+    assert {each.variant for each in decision.cells if each.status == "complete"} == {"fp16", "c"}

@@ -15,7 +15,7 @@ from whet.flow.run.check.preflight import prepare
 from whet.flow.run.measure.context import Job
 from whet.flow.run.measure.rounds import SEARCH, Visit, plan_visits
 from whet.flow.run.measure.schedule import rounds_of
-from whet.flow.run.workers.executor import gpus_of
+from whet.flow.run.workers.cluster import gpus_of
 from whet.flow.run.workers.tracks import Board, split_rounds
 
 
@@ -73,23 +73,20 @@ def test_finalists_are_not_split_and_searches_are(job: Job) -> None:
 
 
 def test_answers_wait_for_those_of_the_baseline(job: Job) -> None:
-    board = Board[str](job, split_rounds(visits(job, trials=1), 2, alike=True))
-    first = board.take("x")
-    assert first is not None
-    assert first.names == ("fp16",)
-    assert board.take("y") is None, "its answers are held against the baseline's"
-    board.end("x")
-    second = board.take("y")
-    assert second is not None
-    assert second.names == ("b",)
+    board = Board(job, split_rounds(visits(job, trials=1), 2, alike=True))
+    (first,) = board.take(2)
+    assert first.visits[0].names == ("fp16",)
+    assert not list(board.take(2)), "answers are compared with the baseline's"
+    board.end(first)
+    taken = [track.visits[0].names for track in board.take(2)]
+    assert taken == [("c",), ("b",)], "a begun track goes first"
 
 
-def test_a_visit_given_back_is_the_next_of_its_track_for_anyone(job: Job) -> None:
-    board = Board[str](job, split_rounds(visits(job, trials=2), 2, alike=True))
-    lost = board.take("x")
-    assert board.give_back("x") == lost
-    assert board.take("y") == lost
-    assert board.give_back("nobody") is None
+def test_no_more_tracks_are_begun_than_there_are_workers(job: Job) -> None:
+    board = Board(job, split_rounds(visits(job, trials=4), 2, alike=True)[::-1])
+    assert len(list(board.take(1))) == 1
+    assert not list(board.take(1))
+    assert len(list(board.take(2))) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,72 +1,115 @@
-"""The baseline on every worker, alone and at the same time: whether measuring at once disturbs."""
+"""The baseline on every worker, alone and at the same time: whether workers disturb each other.
+
+A check is a Ray generator that waits for each item to be read before it goes on, so that the driver
+says when a window begins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Final
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, Final
 
-from whet.core.load_point import Rate
+from whet.core.errors import EngineError, WhetError
+from whet.core.load_point import LoadPoint, Rate
 from whet.core.protocols import Server
-from whet.core.records import ResolvedEngine
+from whet.core.records import ResolvedEngine, WorkerCheck, WorkerSpeed
+from whet.core.run import Run
 from whet.engines.starved import watched
 from whet.flow.run.measure.context import Job
-from whet.flow.run.traffic.lengths import measure_lengths
+from whet.flow.run.traffic.lengths import lacks_lengths, measure_lengths
 from whet.flow.run.traffic.workload import trial_plan
-from whet.flow.run.workers.messages import (
-    CheckOrder,
-    Done,
-    FromWorker,
-    Ready,
-    Speed,
-    ToWorker,
-    Window,
-)
-from whet.flow.run.workers.mirror import MirrorStore
+from whet.flow.run.workers.cluster import as_error
+from whet.flow.run.workers.merge import known_files, merge
+from whet.flow.run.workers.session import Files, Outcome, label, pack, worker_job
 from whet.load import run_trial
 from whet.metrics import CellContext, summarise
 from whet.metrics.window import window_s
+from whet.metrics.worker_check import describe_check, judge_workers
 
+KIND: Final = "worker_check"
 FIRST_TRIAL: Final = 900_000
 """Trial numbers of the check: traffic that no cell of the run is sent."""
-PER_SLOT: Final = 4
-"""Requests of a slot in the first window of a closed loop."""
+WINDOW_S: Final = 10.0
+"""A window of a closed loop lasts at least so long, where the spec has as many requests. On a host
+of four H200s the speeds of one server differed by 10% from 2 s to 2 s, by 5% from 10 s to 10 s."""
+_PER_SLOT: Final = 4
+"""Requests of a slot in the first window, a rehearsal."""
 _RATE_S: Final = 20.0
-"""Arrivals of an open loop last no longer: a check takes four windows, while most workers wait."""
+"""Arrivals of an open loop last no longer: a check has several windows, while most workers wait."""
+_END_S: Final = 30.0
+_OPTIONS: Final = {
+    "num_returns": "streaming",
+    "_generator_backpressure_num_objects": 1,
+    "max_retries": 0,
+}
+Start = Callable[..., Any]
+
+
+class _CheckFailed(Exception):
+    """Why there are no figures."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Speed:
+    """Output tokens a second in one window; None where it has no figure, with ``why``."""
+
+    tokens_per_s: float | None
+    seconds: float
+    why: str | None
 
 
 def serve_check(
-    job: Job, order: CheckOrder, receive: Callable[[], ToWorker], send: Callable[[FromWorker], None]
-) -> None:
-    """Serve the baseline and measure it whenever the driver says so.
+    version: str,
+    sent: bytes,
+    files: Files,
+    baseline: ResolvedEngine,
+    point: LoadPoint,
+    windows: int,
+) -> Iterator[str | _Speed | Outcome]:
+    """Serve the baseline; yield the worker once it is ready, so many windows, and the end.
 
-    Raises ``EngineStartError`` and ``EngineLostError``.
+    The first window is a rehearsal. Where the run lacks the lengths of answers, only those are
+    measured.
     """
-    log = job.store.path("logs", "worker-check.log")
-    serving = job.engine_for(order.resolved.engine).serve(order.resolved, log=log)
-    with watched(serving, job.observer.warn) as server:
-        if order.lengths:
-            measure_lengths(job, server, order.resolved)
-        send(Ready())
-        first = True
-        while isinstance(window := receive(), Window):
-            assert isinstance(job.store, MirrorStore)
-            job.store.seed(window.known, ())
-            send(_measure(_short(job, window.per_slot), server, order, window, first=first))
-            first = False
-        assert isinstance(window, Done)
+    with worker_job(version, sent, files) as job:
+        error = None
+        try:
+            log = job.store.path("logs", "worker-check.log")
+            serving = job.engine_for(baseline.engine).serve(baseline, log=log)
+            with watched(serving, job.observer.warn) as server:
+                windows = 0 if lacks_lengths(job) else windows
+                measure_lengths(job, server, baseline)
+                yield label()
+                most = job.spec.load.requests_per_slot
+                per_slot = min(_PER_SLOT, most)
+                for number in range(windows):
+                    yield (speed := _measure(job, server, baseline, point, number, per_slot))
+                    if number == 0:
+                        per_slot = lasting(speed.seconds, per_slot, most)
+        except WhetError as caught:
+            error = caught
+        yield pack(job, files, {}, error)
 
 
-def _short(job: Job, per_slot: int) -> Job:
-    """The job with windows as short as a check's."""
+def lasting(seconds: float, per_slot: int, most: int) -> int:
+    """Requests of a slot that take ``WINDOW_S``, as ``per_slot`` took ``seconds``."""
+    return max(per_slot, min(most, math.ceil(per_slot * WINDOW_S / max(seconds, 1e-3))))
+
+
+def _measure(
+    job: Job, server: Server, baseline: ResolvedEngine, point: LoadPoint, number: int, per_slot: int
+) -> _Speed:
+    """Measure one window: the same traffic in each, unless a prefix cache would remember it."""
     load = job.spec.load
     short = {"requests_per_slot": per_slot, "seconds": min(load.seconds, _RATE_S)}
     spec = job.spec.model_copy(update={"load": load.model_copy(update=short)})
-    return replace(job, spec=spec)
-
-
-def _measure(job: Job, server: Server, order: CheckOrder, window: Window, *, first: bool) -> Speed:
-    plan = trial_plan(job, order.resolved, order.point, window.trial, warm=first, first=first)
+    trial = FIRST_TRIAL + (number if baseline.variant.prefix_cache else 0)
+    first = number == 0
+    plan = trial_plan(replace(job, spec=spec), baseline, point, trial, warm=first, first=first)
     record = run_trial(
         server.base_url,
         server.model_name,
@@ -77,11 +120,124 @@ def _measure(job: Job, server: Server, order: CheckOrder, window: Window, *, fir
     cell = summarise([record], cell=CellContext(price_usd_per_hour=0.0, memory_kind="device"))
     speed = None if cell.tps_mean is None else cell.tps_mean.value
     # A rate fixes the throughput of an open loop; there a disturbed server writes more slowly.
-    if isinstance(order.point, Rate):
+    if isinstance(point, Rate):
         speed = None if cell.tpot_p50_ms is None else 1e3 / cell.tpot_p50_ms.value
-    return Speed(tokens_per_s=speed, seconds=window_s(record), why=cell.failure)
+    return _Speed(tokens_per_s=speed, seconds=window_s(record), why=cell.failure)
 
 
-def window_trial(resolved: ResolvedEngine, number: int) -> int:
-    """The same traffic in every window, unless a prefix cache would remember it."""
-    return FIRST_TRIAL + (number if resolved.variant.prefix_cache else 0)
+def check_workers(ray: ModuleType, job: Job, workers: int, start: Start) -> bool:
+    """Whether rounds may be split over the workers. The check is made once and stored.
+
+    ``start`` makes a function a task. Raises what a worker raises, unless its engine failed.
+    """
+    if workers < 2:
+        return False
+    check = job.store.get(KIND, "all", WorkerCheck)
+    if check is None or len(check.workers) < workers:
+        check = _check(ray, job, workers, start)
+        job.store.put(KIND, "all", check)
+    for sentence in describe_check(check):
+        job.observer.note(sentence)
+    return check.alike
+
+
+def _check(ray: ModuleType, job: Job, workers: int, start: Start) -> WorkerCheck:
+    baseline, point = job.baseline(), max(Run(job.store).points_of(job.spec.baseline))
+    name = baseline.variant.name
+    job.observer.stage("check", f"{name} on every worker at once, on two alone")
+    check = WorkerCheck(variant=name, batch_size=point, workers=("",) * workers)
+
+    def begin(windows: int) -> Any:
+        files = known_files(job.store, answers=False)
+        return start(serve_check, files, baseline, point, windows, **_OPTIONS)
+
+    try:
+        if lacks_lengths(job):
+            with _Generators(ray, job, [begin(0)]) as first:
+                first.step(first.all)
+                first.finish()
+        windows = [4, *[3] * (workers - 2), 4]
+        with _Generators(ray, job, [begin(each) for each in windows]) as generators:
+            speeds = generators.measure()
+    except _CheckFailed as error:
+        return replace(check, failure=str(error))
+    verdict = judge_workers(speeds)
+    return replace(
+        check,
+        workers=tuple(each.worker for each in speeds),
+        speeds=speeds,
+        together=verdict.together,
+        devices=verdict.devices,
+        noise=verdict.noise,
+        disturbed=verdict.disturbed,
+        alike=verdict.alike,
+    )
+
+
+class _Generators:
+    """Checks on all workers, each held where it has yielded what has not been read."""
+
+    def __init__(self, ray: ModuleType, job: Job, generators: list[Any]) -> None:
+        self._ray, self._job, self.all = ray, job, generators
+
+    def __enter__(self) -> _Generators:
+        self._ray.wait(self.all, num_returns=len(self.all))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self.all:
+            self._ray.cancel(each)
+        ends = [each.completed() for each in self.all]
+        self._ray.wait(ends, num_returns=len(ends), timeout=_END_S)
+
+    def step(self, generators: Sequence[Any]) -> list[Any]:
+        """Read what these have yielded, which lets them go on, and wait for what comes next."""
+        items = [self._read(each) for each in generators]
+        self._ray.wait(generators, num_returns=len(generators))
+        return items
+
+    def measure(self) -> tuple[WorkerSpeed, ...]:
+        """Measure all at the same time, the first and the last alone, and all again."""
+        labels = self.step(self.all)
+        self.step(self.all)  # the rehearsal
+        tested = (self.all[0], self.all[-1])
+        before = [self.step([each])[0] for each in tested]
+        middle = self.step(self.all)
+        after = self.step(self.all)
+        self.finish()
+        speeds = [
+            WorkerSpeed(worker=worker, together=(one, other))
+            for worker, one, other in zip(labels, middle, after, strict=True)
+        ]
+        for at, figure in zip((0, -1), before, strict=True):
+            together = (figure, after[at])
+            speeds[at] = replace(speeds[at], together=together, alone=middle[at])
+        return tuple(sorted(speeds, key=lambda each: each.worker))
+
+    def finish(self) -> None:
+        """Read the ends."""
+        for each in self.all:
+            self._read(each)
+
+    def _read(self, generator: Any) -> Any:
+        """``_CheckFailed`` where a worker, its engine or a window is lost."""
+        try:
+            item = self._ray.get(next(generator))
+        except self._ray.exceptions.RayTaskError as error:
+            raise as_error(error) from None
+        except self._ray.exceptions.RayError as error:
+            raise _CheckFailed(f"a worker was lost ({type(error).__name__})") from error
+        if isinstance(item, _Speed):
+            if item.tokens_per_s is None:
+                raise _CheckFailed(item.why)
+            return item.tokens_per_s
+        if isinstance(item, Outcome):
+            # Its traffic is not the run's; lengths of answers are.
+            lines = item.journal.splitlines(keepends=True)
+            lengths = [line for line in lines if json.loads(line)["kind"] == "lengths"]
+            merge(self._job, replace(item, journal=b"".join(lengths)))
+            if isinstance(item.error, EngineError):
+                raise _CheckFailed(f"{item.worker}: {item.error}")
+            if item.error is not None:
+                raise item.error
+        return item
