@@ -295,8 +295,12 @@ def test_workers_refuse_another_machine_version_and_missing_files(
 def test_a_server_that_does_not_start_is_left_out(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = GuardedStand(refused={("b", 0)})
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", EngineFor(engine))
-    decision = story(spec_for(tmp_path), tmp_path / "ray", nodes.address)
-    assert ["CUDA out of memory" in each.reason for each in decision.excluded] == [True]
-    assert {each.variant for each in decision.cells if each.status == "complete"} == {"fp16", "c"}
+    decisions = []
+    for name, address in (("local", None), ("ray", nodes.address)):
+        engine = EngineFor(GuardedStand(refused={("b", 0)}))
+        monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", engine)
+        decisions.append(story(spec_for(tmp_path), tmp_path / name, address))
+    assert outcome(decisions[0]) == outcome(decisions[1])
+    assert {each.variant for each in decisions[1].excluded} == {"b"}
+    assert all("CUDA out of memory" in each.reason for each in decisions[1].excluded)
+    assert {each.variant for each in Run.read(tmp_path / "ray").cells} == {"fp16", "c"}

@@ -9,23 +9,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from types import ModuleType
 from typing import Any, Final
 
-from whet.core.errors import EngineError, WhetError
+from whet.core.errors import EngineError, MeasurementError, WhetError
 from whet.core.load_point import LoadPoint, Rate
-from whet.core.protocols import Server
-from whet.core.records import ResolvedEngine, WorkerCheck, WorkerSpeed
+from whet.core.records import ResolvedEngine, TrialRecord, WorkerCheck, WorkerSpeed
 from whet.core.run import Run
-from whet.engines.starved import watched
-from whet.flow.run.measure.context import Job
+from whet.flow.run.measure.context import Job, trial_key
+from whet.flow.run.measure.session import PendingWork, measure_cells, serve_one
 from whet.flow.run.traffic.lengths import lacks_lengths, measure_lengths
-from whet.flow.run.traffic.workload import trial_plan
 from whet.flow.run.workers.cluster import as_error
 from whet.flow.run.workers.merge import known_files, merge
 from whet.flow.run.workers.session import Files, Outcome, label, pack, worker_job
-from whet.load import run_trial
 from whet.metrics import CellContext, summarise
 from whet.metrics.window import window_s
 from whet.metrics.worker_check import describe_check, judge_workers
@@ -53,15 +50,6 @@ class _CheckFailed(Exception):
     """Why there are no figures."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Speed:
-    """Output tokens a second in one window; None where it has no figure, with ``why``."""
-
-    tokens_per_s: float | None
-    seconds: float
-    why: str | None
-
-
 def serve_check(
     version: str,
     sent: bytes,
@@ -69,7 +57,7 @@ def serve_check(
     baseline: ResolvedEngine,
     point: LoadPoint,
     windows: int,
-) -> Iterator[str | _Speed | Outcome]:
+) -> Iterator[str | float | Outcome]:
     """Serve the baseline; yield the worker once it is ready, so many windows, and the end.
 
     The first window is a rehearsal. Where the run lacks the lengths of answers, only those are
@@ -77,19 +65,23 @@ def serve_check(
     """
     with worker_job(version, sent, files) as job:
         error = None
+        pending = PendingWork(resolved=baseline, trials=[], quality=False, of=1)
         try:
-            log = job.store.path("logs", "worker-check.log")
-            serving = job.engine_for(baseline.engine).serve(baseline, log=log)
-            with watched(serving, job.observer.warn) as server:
+            with serve_one(job, pending) as server:
                 windows = 0 if lacks_lengths(job) else windows
                 measure_lengths(job, server, baseline)
                 yield label()
                 most = job.spec.load.requests_per_slot
                 per_slot = min(_PER_SLOT, most)
                 for number in range(windows):
-                    yield (speed := _measure(job, server, baseline, point, number, per_slot))
-                    if number == 0:
-                        per_slot = lasting(speed.seconds, per_slot, most)
+                    # The same traffic in each, unless a prefix cache would remember it.
+                    trial = FIRST_TRIAL + (number if baseline.variant.prefix_cache else 0)
+                    pending.trials = [(point, trial)]
+                    measure_cells(_short(job, per_slot), server, pending)
+                    key = trial_key(pending.name, point, trial)
+                    speed, seconds = _speed(job.store.get("trials", key, TrialRecord), point)
+                    per_slot = per_slot if number else lasting(seconds, per_slot, most)
+                    yield speed
         except WhetError as caught:
             error = caught
         yield pack(job, files, {}, error)
@@ -100,48 +92,46 @@ def lasting(seconds: float, per_slot: int, most: int) -> int:
     return max(per_slot, min(most, math.ceil(per_slot * WINDOW_S / max(seconds, 1e-3))))
 
 
-def _measure(
-    job: Job, server: Server, baseline: ResolvedEngine, point: LoadPoint, number: int, per_slot: int
-) -> _Speed:
-    """Measure one window: the same traffic in each, unless a prefix cache would remember it."""
+def _short(job: Job, per_slot: int) -> Job:
     load = job.spec.load
     short = {"requests_per_slot": per_slot, "seconds": min(load.seconds, _RATE_S)}
     spec = job.spec.model_copy(update={"load": load.model_copy(update=short)})
-    trial = FIRST_TRIAL + (number if baseline.variant.prefix_cache else 0)
-    first = number == 0
-    plan = trial_plan(replace(job, spec=spec), baseline, point, trial, warm=first, first=first)
-    record = run_trial(
-        server.base_url,
-        server.model_name,
-        plan=plan,
-        memory=server.memory_bytes,
-        alive=server.ensure_alive,
-    )
+    return replace(job, spec=spec)
+
+
+def _speed(record: TrialRecord | None, point: LoadPoint) -> tuple[float, float]:
+    """Output tokens per second of a window, and the seconds it took."""
+    assert record is not None
     cell = summarise([record], cell=CellContext(price_usd_per_hour=0.0, memory_kind="device"))
     speed = None if cell.tps_mean is None else cell.tps_mean.value
     # A rate fixes the throughput of an open loop; there a disturbed server writes more slowly.
     if isinstance(point, Rate):
         speed = None if cell.tpot_p50_ms is None else 1e3 / cell.tpot_p50_ms.value
-    return _Speed(tokens_per_s=speed, seconds=window_s(record), why=cell.failure)
+    if speed is None:
+        raise MeasurementError(f"a window has no speed: {cell.failure}")
+    return speed, window_s(record)
 
 
-def check_workers(ray: ModuleType, job: Job, workers: int, start: Start) -> bool:
+def check_workers(ray: ModuleType, job: Job, count: Callable[[], int], start: Start) -> bool:
     """Whether rounds may be split over the workers. The check is made once and stored.
 
-    ``start`` makes a function a task. Raises what a worker raises, unless its engine failed.
+    ``count`` returns how many there are by now, ``start`` makes a function a task. Raises what a
+    worker raises, unless its engine failed.
     """
+    workers = count()
     if workers < 2:
         return False
     check = job.store.get(KIND, "all", WorkerCheck)
     if check is None or len(check.workers) < workers:
-        check = _check(ray, job, workers, start)
+        check = _check(ray, job, count, start)
         job.store.put(KIND, "all", check)
     for sentence in describe_check(check):
         job.observer.note(sentence)
     return check.alike
 
 
-def _check(ray: ModuleType, job: Job, workers: int, start: Start) -> WorkerCheck:
+def _check(ray: ModuleType, job: Job, count: Callable[[], int], start: Start) -> WorkerCheck:
+    workers = count()
     baseline, point = job.baseline(), max(Run(job.store).points_of(job.spec.baseline))
     name = baseline.variant.name
     job.observer.stage("check", f"{name} on every worker at once, on two alone")
@@ -153,35 +143,27 @@ def _check(ray: ModuleType, job: Job, workers: int, start: Start) -> WorkerCheck
 
     try:
         if lacks_lengths(job):
-            with _Generators(ray, job, [begin(0)]) as first:
-                first.step(first.all)
+            with _Generators(ray, job, count, [begin(0)]) as first:
                 first.finish()
-        windows = [4, *[3] * (workers - 2), 4]
-        with _Generators(ray, job, [begin(each) for each in windows]) as generators:
+        tasks = [begin(each) for each in (4, *[3] * (workers - 2), 4)]
+        with _Generators(ray, job, count, tasks) as generators:
             speeds = generators.measure()
     except _CheckFailed as error:
         return replace(check, failure=str(error))
     verdict = judge_workers(speeds)
-    return replace(
-        check,
-        workers=tuple(each.worker for each in speeds),
-        speeds=speeds,
-        together=verdict.together,
-        devices=verdict.devices,
-        noise=verdict.noise,
-        disturbed=verdict.disturbed,
-        alike=verdict.alike,
-    )
+    figures = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
+    return replace(check, workers=tuple(each.worker for each in speeds), speeds=speeds, **figures)
 
 
 class _Generators:
     """Checks on all workers, each held where it has yielded what has not been read."""
 
-    def __init__(self, ray: ModuleType, job: Job, generators: list[Any]) -> None:
-        self._ray, self._job, self.all = ray, job, generators
+    def __init__(
+        self, ray: ModuleType, job: Job, count: Callable[[], int], generators: list[Any]
+    ) -> None:
+        self._ray, self._job, self._count, self.all = ray, job, count, generators
 
     def __enter__(self) -> _Generators:
-        self._ray.wait(self.all, num_returns=len(self.all))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -193,11 +175,18 @@ class _Generators:
     def step(self, generators: Sequence[Any]) -> list[Any]:
         """Read what these have yielded, which lets them go on, and wait for what comes next."""
         items = [self._read(each) for each in generators]
-        self._ray.wait(generators, num_returns=len(generators))
+        self._await(generators)
         return items
+
+    def _await(self, generators: Sequence[Any]) -> None:
+        number = len(generators)
+        while len(self._ray.wait(generators, num_returns=number, timeout=1.0)[0]) < number:
+            if self._count() < len(self.all):
+                raise _CheckFailed("a worker was lost")
 
     def measure(self) -> tuple[WorkerSpeed, ...]:
         """Measure all at the same time, the first and the last alone, and all again."""
+        self._await(self.all)
         labels = self.step(self.all)
         self.step(self.all)  # the rehearsal
         tested = (self.all[0], self.all[-1])
@@ -217,7 +206,8 @@ class _Generators:
     def finish(self) -> None:
         """Read the ends."""
         for each in self.all:
-            self._read(each)
+            while not isinstance(self._read(each), Outcome):
+                pass
 
     def _read(self, generator: Any) -> Any:
         """``_CheckFailed`` where a worker, its engine or a window is lost."""
@@ -227,16 +217,12 @@ class _Generators:
             raise as_error(error) from None
         except self._ray.exceptions.RayError as error:
             raise _CheckFailed(f"a worker was lost ({type(error).__name__})") from error
-        if isinstance(item, _Speed):
-            if item.tokens_per_s is None:
-                raise _CheckFailed(item.why)
-            return item.tokens_per_s
         if isinstance(item, Outcome):
             # Its traffic is not the run's; lengths of answers are.
             lines = item.journal.splitlines(keepends=True)
             lengths = [line for line in lines if json.loads(line)["kind"] == "lengths"]
             merge(self._job, replace(item, journal=b"".join(lengths)))
-            if isinstance(item.error, EngineError):
+            if isinstance(item.error, EngineError | MeasurementError):
                 raise _CheckFailed(f"{item.worker}: {item.error}")
             if item.error is not None:
                 raise item.error

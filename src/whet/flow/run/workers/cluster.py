@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import threading
@@ -18,7 +19,7 @@ from whet.flow.run.measure.context import Job
 
 _CONNECT_S: Final = 5.0
 _PATIENCE_S: Final = 60.0
-"""For devices to be free at the start, and for a node to come back after the last is lost."""
+"""For a node to come back after the last is lost."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEGREES: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
@@ -82,20 +83,15 @@ def gpus_of(job: Job) -> int:
     """GPUs of a worker: as many as the largest variant needs, so that each can measure all."""
     if job.device.kind != "cuda":
         return 0
-    sizes = []
-    for resolved in job.resolved:
-        args, count = plain_args(resolved.variant), 1
-        for name in _DEGREES:
-            count *= int(args.get(name, 1))
-        sizes.append(count)
-    return max(sizes)
+    every = (plain_args(resolved.variant) for resolved in job.resolved)
+    return max(math.prod(int(args.get(name, 1)) for name in _DEGREES) for args in every)
 
 
 def demand_of(ray: ModuleType, job: Job) -> dict[str, float]:
     """What Ray is asked for a session: GPUs, or all CPUs of one of the largest nodes."""
     if gpus := gpus_of(job):
         return {"GPU": gpus, "CPU": 1.0}
-    return {"CPU": max((node.get("CPU", 0.0) for node in _resources(ray).values()), default=0.0)}
+    return {"CPU": max((node.get("CPU", 0.0) for node in offers(ray)), default=0.0)}
 
 
 def count_workers(ray: ModuleType, demand: dict[str, float]) -> int:
@@ -103,7 +99,7 @@ def count_workers(ray: ModuleType, demand: dict[str, float]) -> int:
     needed = {name: amount for name, amount in demand.items() if amount}
     return sum(
         min((int(node.get(name, 0.0) // each) for name, each in needed.items()), default=0)
-        for node in _resources(ray).values()
+        for node in offers(ray)
     )
 
 
@@ -120,17 +116,6 @@ def await_workers(ray: ModuleType, demand: dict[str, float]) -> int:
     return workers
 
 
-def free_workers(ray: ModuleType, demand: dict[str, float]) -> tuple[int, int]:
-    """Sessions that fit beside other users of the cluster, and on all of it; waits a minute."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        total, free = await_workers(ray, demand), ray.available_resources()
-        now = min(int(free.get(name, 0.0) // each) for name, each in demand.items())
-        if now >= total or time.monotonic() > deadline:
-            return max(1, min(now, total)), total
-        time.sleep(1.0)
-
-
 def require_workers(ray: ModuleType, demand: dict[str, float]) -> int:
     """Sessions that fit on the cluster; ``InfeasibleError`` for none."""
     if workers := count_workers(ray, demand):
@@ -139,7 +124,7 @@ def require_workers(ray: ModuleType, demand: dict[str, float]) -> int:
         raise InfeasibleError(
             "no node of the Ray cluster offers a CPU; start one with ray start --num-cpus 1"
         )
-    most = max((int(node.get("GPU", 0)) for node in _resources(ray).values()), default=0)
+    most = max((int(node.get("GPU", 0)) for node in offers(ray)), default=0)
     if most == 0:
         raise InfeasibleError(
             "the Ray cluster has no GPU, and the spec was resolved for one; start its nodes on "
@@ -151,13 +136,9 @@ def require_workers(ray: ModuleType, demand: dict[str, float]) -> int:
     )
 
 
-def has_gpus(ray: ModuleType) -> bool:
-    """Whether a node of the cluster offers a GPU."""
-    return any(node.get("GPU") for node in _resources(ray).values())
-
-
-def _resources(ray: ModuleType) -> dict[str, dict[str, float]]:
-    return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+def offers(ray: ModuleType) -> list[dict[str, float]]:
+    """What each node that is alive offers, by resource."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def as_error(error: Exception) -> Exception:

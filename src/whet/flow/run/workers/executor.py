@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -17,9 +18,9 @@ from whet.flow.run.workers.cluster import (
     as_error,
     await_workers,
     connect,
+    count_workers,
     demand_of,
-    free_workers,
-    has_gpus,
+    offers,
     require_workers,
 )
 from whet.flow.run.workers.merge import known_files, merge, pickled_job
@@ -60,7 +61,7 @@ class RayExecutor:
                 "--executor ray starts a server on each worker, and engine.url is one that runs "
                 "already; leave one of the two out"
             )
-        if job.device.kind == "cpu" and has_gpus(self._ray):
+        if job.device.kind == "cpu" and any(node.get("GPU") for node in offers(self._ray)):
             raise InfeasibleError(
                 "the Ray cluster has GPUs and this machine has none, so the spec was resolved for "
                 "a CPU; run whet on one of the cluster's GPU nodes"
@@ -78,11 +79,10 @@ class RayExecutor:
             return
         self._demand = demand_of(self._ray, job)
         self._sent = self._ray.put(pickled_job(job))
-        workers, total = free_workers(self._ray, self._demand)
-        if workers < total:
-            job.observer.warn(f"{total - workers} of {total} workers of the cluster are in use")
+        workers = await_workers(self._ray, self._demand)
+        count = partial(count_workers, self._ray, self._demand)
         search = rounds[0][0].title == SEARCH
-        alike = search or check_workers(self._ray, job, workers, self._start)
+        alike = search or check_workers(self._ray, job, count, self._start)
         tracks = split_rounds(rounds, workers, alike=alike)
         if lacks_lengths(job):  # the check could not measure them
             tracks = [[visit for track in tracks for visit in track]]
@@ -99,15 +99,15 @@ class RayExecutor:
 
     def close(self) -> None:
         """Cancel every session, which ends its servers, and store what it has measured."""
-        for ref in self._running:
+        running = list(self._running)
+        for ref in running:
             self._ray.cancel(ref)
-        if self._running:
-            running = list(self._running)
-            done, _ = self._ray.wait(running, num_returns=len(running), timeout=_CLOSE_S)
-            for ref in done:
-                job, _, left = self._running.pop(ref)
-                with suppress(self._ray.exceptions.RayError):
-                    self._store(job, self._ray.get(ref), left)
+        if running:
+            running, _ = self._ray.wait(running, num_returns=len(running), timeout=_CLOSE_S)
+        for ref in running:
+            job, _, left = self._running.pop(ref)
+            with suppress(self._ray.exceptions.RayError):
+                self._store(job, self._ray.get(ref), left)
 
     def _start(
         self, function: Callable[..., Any], *args: Any, node: str | None = None, **options: Any
@@ -150,6 +150,8 @@ class RayExecutor:
         else:
             track.node = outcome.node
             self._store(job, outcome, left)
+            if outcome.error is not None:
+                raise outcome.error
         board.end(track)
 
     def _store(self, job: Job, outcome: Outcome, left: Mapping[str, int]) -> None:
@@ -158,8 +160,6 @@ class RayExecutor:
             used = before - outcome.starts_left[name]
             self._starts_left[name] = max(0, self._starts_left[name] - used)
             summarize_cells(job, name)
-        if outcome.error is not None:
-            raise outcome.error
 
     def _give_up(self, job: Job, names: Iterable[str]) -> None:
         why = f"{MAX_LOSSES} workers were lost while they measured it"

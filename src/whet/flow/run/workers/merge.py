@@ -86,7 +86,7 @@ def merge(job: Job, outcome: Outcome) -> None:
                 write_atomic(path, before + data)
             elif name.startswith(tuple(f"{each}/" for each in _ANSWER_FOLDERS)):
                 write_atomic(path, data)
-            else:
+            elif name.split("/")[0] in {*kinds, JOURNAL}:
                 write_atomic(Path(folder, name), data)
         part = RunStore.read(Path(folder))
         names = [name for name in part.keys("starts") if "/" not in name]

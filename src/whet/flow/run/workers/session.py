@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
+from typing import Final
 
 import psutil
 
@@ -25,7 +26,8 @@ from whet.core.store import RunStore, write_atomic
 from whet.flow.run.measure.context import Inputs, Job
 from whet.flow.run.measure.session import PendingWork, visit
 
-JOURNAL = "journal.jsonl"
+JOURNAL: Final = "journal.jsonl"
+_FOLDER: Final = "whet-worker-"
 Files = Mapping[str, bytes]
 """Contents by path below a run directory."""
 
@@ -51,13 +53,13 @@ class Outcome:
 class _Lines(Silent):
     """An observer that keeps notes and warnings for the driver."""
 
-    kept: list[tuple[str, str]] = field(default_factory=list)
+    lines: list[tuple[str, str]] = field(default_factory=list)
 
     def note(self, message: str) -> None:
-        self.kept.append(("note", message))
+        self.lines.append(("note", message))
 
     def warn(self, message: str) -> None:
-        self.kept.append(("warn", message))
+        self.lines.append(("warn", message))
 
 
 def run_session(
@@ -92,7 +94,11 @@ def worker_job(version: str, sent: bytes, files: Files) -> Iterator[Job]:
     job, paths, inputs = pickle.loads(sent)
     if problem := _problem(job, paths):
         raise InfeasibleError(f"the worker {label()} {problem}")
-    with _folder() as root:
+    _remove_old_folders()
+    prefix = f"{_FOLDER}{os.getpid()}-"
+    # A guardian may still write the last lines of a log.
+    with TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
         for name, data in {**inputs, **files}.items():
             write_atomic(root / name, data)
         relative = {each.name: getattr(job.inputs, each.name) for each in fields(Inputs)}
@@ -116,14 +122,17 @@ def pack(job: Job, files: Files, left: Mapping[str, int], error: WhetError | Non
     named = {str(path.relative_to(root)): path.read_bytes() for path in paths}
     journal = named.pop(JOURNAL, b"")[len(files.get(JOURNAL, b"")) :]
     assert isinstance(job.observer, _Lines)
+    if error is not None:  # others may not survive pickling
+        tree = (cls for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
+        error = next(tree)(str(error))
     return Outcome(
         worker=label(),
         node=ray.get_runtime_context().get_node_id(),
         journal=journal,
         files={name: data for name, data in named.items() if data != files.get(name)},
-        lines=job.observer.kept,
+        lines=job.observer.lines,
         starts_left=left,
-        error=error and _plain(error),
+        error=error,
     )
 
 
@@ -136,41 +145,22 @@ def label() -> str:
     return f"{socket.gethostname()} {which}"
 
 
-def _plain(error: WhetError) -> WhetError:
-    """Return the nearest error of the tree itself: others may not survive pickling."""
-    cls = next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
-    plain = cls(str(error))
-    assert isinstance(plain, WhetError)
-    return plain
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """A temporary directory; those of killed workers, which hold prompts, are removed first."""
-    for old in Path(gettempdir()).glob("whet-worker-*-*"):
-        pid = old.name.split("-")[2]
+def _remove_old_folders() -> None:
+    """Remove the directories of killed workers: they hold prompts."""
+    for old in Path(gettempdir()).glob(f"{_FOLDER}*-*"):
+        pid = old.name.removeprefix(_FOLDER).split("-")[0]
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(old, ignore_errors=True)
-    prefix = f"whet-worker-{os.getpid()}-"
-    # A guardian may still write the last lines of a log.
-    with TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
 
 
 def _leave_ray_settings() -> None:
-    """Give this process the environment and priority of its node, and the GPUs of its task.
-
-    Ray sets one thread for OpenMP and nice 15, which would slow an engine down.
-    """
-    own = {name: os.environ[name] for name in (VISIBLE_DEVICES_ENV,) if name in os.environ}
+    """Undo one thread for OpenMP and nice 15, which Ray sets and which slow an engine down."""
+    node = os.getppid()
     with suppress(OSError):
-        parts = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
-        pairs = (os.fsdecode(part).partition("=") for part in parts if part)
-        node = {name: value for name, _, value in pairs}
-        os.environ.clear()
-        os.environ.update(node | own)
+        if b"\0OMP_NUM_THREADS=" not in Path(f"/proc/{node}/environ").read_bytes():
+            os.environ.pop("OMP_NUM_THREADS", None)
     with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, os.getppid()))
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, node))
 
 
 def _problem(job: Job, paths: Sequence[str]) -> str | None:
