@@ -1,7 +1,8 @@
 """Two workers of a real Ray cluster on one host, with a scripted engine and trials in no time.
 
-Run as a module this is a worker's process with those patches. The folder in ``WHET_TEST_FOLDER``
-has ``lethal.json``, the variants that kill their worker, and ``ledger.txt``, a line a trial.
+``install_worker`` is the hook with which Ray makes a worker's process. The folder in
+``WHET_TEST_FOLDER`` has ``lethal.json``, the variants that kill their worker, and ``ledger.txt``, a
+line a trial.
 """
 
 from __future__ import annotations
@@ -23,11 +24,9 @@ from tests.flow.rounds_stage import DECLARED, Bench, Stand, patch_declared
 from whet.core.protocols import Server
 from whet.core.records import Claim, ResolvedEngine, TrialRecord, Verdict
 from whet.engines.process import EngineProcess
-from whet.flow.run.workers.process import main
 from whet.load import TrialPlan
 
 FOLDER = "WHET_TEST_FOLDER"
-MODULE = "tests.flow.run.ray_stage"
 TRIAL_S = 0.1
 SPEEDS = {("b", 1): 1.5, ("b", 2): 1.5, ("c", 1): 1.2, ("c", 2): 1.2}
 
@@ -52,6 +51,16 @@ class GuardedStand(Stand):
 
 
 @dataclass
+class EngineFor:
+    """The same engine for every name; a job with it can be pickled."""
+
+    engine: Stand
+
+    def __call__(self, _name: str) -> Stand:
+        return self.engine
+
+
+@dataclass
 class WorkerBench(Bench):
     """Trials that take ``TRIAL_S``, are noted in the ledger, and may kill their worker."""
 
@@ -59,8 +68,7 @@ class WorkerBench(Bench):
         folder = Path(os.environ[FOLDER])
         time.sleep(TRIAL_S)
         if plan.variant in json.loads((folder / "lethal.json").read_text()):
-            os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(60)
+            os.kill(os.getpid(), signal.SIGKILL)
         record = super().run_trial(_url, _model, plan=plan, **asked)
         with (folder / "ledger.txt").open("a") as file:
             file.write(f"{plan.variant} {plan.batch_size} {plan.trial}\n")
@@ -70,7 +78,8 @@ class WorkerBench(Bench):
 def install(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The scripted engine, trials and answers in this process."""
     bench = WorkerBench(engine=GuardedStand(), speeds=SPEEDS, passes=True)
-    for module in ("measure.session", "measure.find_rate", "workers.check"):
+    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", EngineFor(bench.engine))
+    for module in ("measure.session", "measure.find_rate"):
         monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", bench.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
     monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", bench.measure_quality)
@@ -101,6 +110,6 @@ def engines() -> list[psutil.Process]:
     ]
 
 
-if __name__ == "__main__":
+def install_worker() -> None:
+    """The same in a worker's process."""
     install(pytest.MonkeyPatch())
-    main()

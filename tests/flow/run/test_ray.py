@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -18,7 +19,14 @@ import psutil
 import pytest
 
 from tests.flow.rounds_stage import spec_of
-from tests.flow.run.ray_stage import FOLDER, MODULE, GuardedStand, engines, install
+from tests.flow.run.ray_stage import (
+    FOLDER,
+    EngineFor,
+    GuardedStand,
+    engines,
+    install,
+    install_worker,
+)
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.protocols import Silent
 from whet.core.provenance import Device
@@ -26,14 +34,14 @@ from whet.core.records import Decision, StartFacts, TrialRecord, WorkerCheck
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.flow.run.check.check import prepare
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.measure.rounds import measure_rounds
+from whet.flow.run.measure.schedule import rounds_of
 from whet.flow.run.pipeline import run
-from whet.flow.run.plan import Recorder
 from whet.flow.run.workers.executor import RayExecutor, ray_executor
-from whet.flow.run.workers.messages import Job
 from whet.report.run.files import write_reports
 
-pytest.importorskip("ray")
+ray = pytest.importorskip("ray")
 REPOSITORY = Path(__file__).resolve().parents[3]
 VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}
 OBJECTIVE = {"ttft_ms": [10_000], "recommend_ttft_ms": 10_000}
@@ -90,6 +98,12 @@ def stage(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "ledger.txt").write_text("")
     nodes.start()
     install(monkeypatch)
+    init = ray.init
+
+    def init_with_hook(**arguments: Any) -> Any:
+        return init(**arguments, runtime_env={"worker_process_setup_hook": install_worker})
+
+    monkeypatch.setattr("ray.init", init_with_hook)
     yield folder
     assert eventually(lambda: not engines()), engines()
 
@@ -107,11 +121,10 @@ def spec_for(folder: Path, **change: Any) -> Spec:
 
 def story(spec: Spec, root: Path, address: str | None, *, resume: bool = False) -> Decision:
     with RunStore.open(root, resume=resume) as store:
-        recorder = Recorder(store=store, observer=Silent())
         if address is None:
-            return run(spec, recorder, engines=GuardedStand())
-        with ray_executor(address, module=MODULE) as executor:
-            return run(spec, recorder, executor=executor, engines=GuardedStand())
+            return run(spec, store, Silent())
+        with ray_executor(address) as executor:
+            return run(spec, store, Silent(), executor=executor)
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
@@ -135,13 +148,17 @@ def done(root: Path) -> set[str]:
     return {f"{t.variant} {t.batch_size} {t.trial}" for t in trials if t.status == "complete"}
 
 
-def workers_of(nodes: Nodes) -> list[int]:
-    """Process ids of the actors."""
-    return [
-        parent.pid
-        for each in psutil.process_iter(["cmdline"])
-        if MODULE in (each.info["cmdline"] or []) and (parent := each.parent()) is not None
-    ]
+def stored(root: Path) -> set[tuple[str, str, str | None]]:
+    """Every journalled key of a run with its status."""
+    lines = map(json.loads, (root / "journal.jsonl").read_text().splitlines())
+    return {(line["kind"], line["key"], line["status"]) for line in lines}
+
+
+def workers() -> list[psutil.Process]:
+    """Processes in which Ray runs a session or a check."""
+    names = ("ray::run_session", "ray::serve_check")
+    every = psutil.process_iter(["cmdline"])
+    return [each for each in every if (each.info["cmdline"] or [""])[0].startswith(names)]
 
 
 def test_two_workers_decide_as_one_machine_does(nodes: Nodes, tmp_path: Path, stage: Path) -> None:
@@ -165,6 +182,7 @@ def test_two_workers_decide_as_one_machine_does(nodes: Nodes, tmp_path: Path, st
     write_reports(Run(store), root)
     assert "Beside the other workers the baseline is" in (root / "report.md").read_text()
     assert (root / "logs" / "fp16.log").exists()
+    assert stored(root) == stored(tmp_path / "local") | {("worker_check", "all", "complete")}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +195,7 @@ def test_a_death_at_any_moment_loses_nothing(
     local = story(spec, tmp_path / "local", None)
     (stage / "ledger.txt").write_text("")
     draw = random.Random(seed)
-    what, after_s = ("actor", "node", "process")[seed % 3], draw.uniform(0.0, 4.0)
+    what, after_s = ("node", "worker")[seed % 2], draw.uniform(0.0, 4.0)
     killed: list[tuple[set[str], Counter[str]]] = []
 
     def kill() -> None:
@@ -185,9 +203,8 @@ def test_a_death_at_any_moment_loses_nothing(
         time.sleep(after_s)
         if what == "node":
             nodes.kill()
-        elif pids := workers_of(nodes):
-            victim = psutil.Process(draw.choice(pids))
-            (victim if what == "actor" else victim.children()[0]).kill()
+        elif victims := workers():
+            draw.choice(victims).kill()
         killed.append((done(root), ledger(stage)))
 
     killer = threading.Thread(target=kill)
@@ -232,7 +249,7 @@ def test_a_stop_leaves_no_engine_and_either_executor_goes_on(
     with pytest.raises(KeyboardInterrupt):
         story(spec, root, nodes.address)
     assert not engines()
-    assert not workers_of(nodes)
+    assert eventually(lambda: not workers())
     stored, before = done(root), ledger(stage)
     assert stored
     assert outcome(story(spec, root, None, resume=True)) == outcome(local)
@@ -243,33 +260,47 @@ def test_a_stop_leaves_no_engine_and_either_executor_goes_on(
 def test_what_the_cluster_cannot_do_is_one_sentence(nodes: Nodes, tmp_path: Path) -> None:
     gpu = Device(kind="cuda", name="H100", memory_bytes=1, count=1, driver=None)
     with RunStore.open(tmp_path / "run") as store:
-        recorder, stand = Recorder(store=store, observer=Silent()), GuardedStand()
-        plan = prepare(spec_for(tmp_path), recorder, stand, skip_infeasible=False)
+        job = prepare(spec_for(tmp_path), store, Silent(), skip_infeasible=False)
         with ray_executor(nodes.address) as executor:
             assert isinstance(executor, RayExecutor)
             with pytest.raises(InfeasibleError, match=r"has no GPU, and the spec was resolved"):
-                executor.require(replace(plan, device=gpu), Silent())
-            attached = tuple(replace(each, url="http://h") for each in plan.resolved)
+                executor.require(replace(job, device=gpu))
+            attached = tuple(replace(each, url="http://h") for each in job.resolved)
             with pytest.raises(UsageError, match=r"engine\.url is one that runs"):
-                executor.require(replace(plan, resolved=attached), Silent())
+                executor.require(replace(job, resolved=attached))
 
 
-def test_workers_refuse_another_machine_and_missing_files(nodes: Nodes, tmp_path: Path) -> None:
+def test_workers_refuse_another_machine_version_and_missing_files(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with RunStore.open(tmp_path / "run") as store:
-        recorder, stand = Recorder(store=store, observer=Silent()), GuardedStand()
-        plan = prepare(spec_for(tmp_path), recorder, stand, skip_infeasible=False)
-        other = replace(plan.device, name="another CPU")
-        gone = replace(plan.target, path=str(tmp_path / "gone"))
+        job = prepare(spec_for(tmp_path), store, Silent(), skip_infeasible=False)
+        other = replace(job.device, name="another CPU")
+        gone = replace(job.target, path=str(tmp_path / "gone"))
         for wrong, says in (
-            (replace(plan, device=other), "measure unlike devices in runs of their own"),
-            (replace(plan, target=gone), "put a copy at the same path on every node"),
-            (
-                replace(plan, target=replace(plan.target, weights_sha256="0")),
-                "has other weights at",
-            ),
+            (replace(job, device=other), "measure unlike devices in runs of their own"),
+            (replace(job, target=gone), "put a copy at the same path on every node"),
+            (replace(job, target=replace(job.target, weights_sha256="0")), "has other weights at"),
+            (job, r"and this machine 0\.0; install the same version"),
         ):
+            if wrong is job:
+                monkeypatch.setattr("whet.flow.run.workers.executor.__version__", "0.0")
             with (
-                ray_executor(nodes.address, module=MODULE) as executor,
+                ray_executor(nodes.address) as executor,
                 pytest.raises(InfeasibleError, match=says),
             ):
-                executor._open(Job(plan=wrong, engines=stand, recorder=recorder))
+                measure_rounds(wrong, rounds_of(wrong), executor, quality=False)
+
+
+def test_a_server_that_does_not_start_is_left_out(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decisions = []
+    for name, address in (("local", None), ("ray", nodes.address)):
+        engine = EngineFor(GuardedStand(refused={("b", 0)}))
+        monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", engine)
+        decisions.append(story(spec_for(tmp_path), tmp_path / name, address))
+    assert outcome(decisions[0]) == outcome(decisions[1])
+    assert {each.variant for each in decisions[1].excluded} == {"b"}
+    assert all("CUDA out of memory" in each.reason for each in decisions[1].excluded)
+    assert {each.variant for each in Run.read(tmp_path / "ray").cells} == {"fp16", "c"}

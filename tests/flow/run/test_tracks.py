@@ -10,41 +10,36 @@ import pytest
 
 from tests.flow.rounds_stage import build_bench, spec_of
 from whet.core.protocols import Silent
-from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.check.check import prepare
-from whet.flow.run.measure.rounds import Session, sessions_of
-from whet.flow.run.plan import RATE_SEARCH, Recorder
-from whet.flow.run.search.grid import rounds_of
-from whet.flow.run.workers.executor import gpus_of
-from whet.flow.run.workers.messages import Job
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.measure.context import Job
+from whet.flow.run.measure.rounds import SEARCH, Visit, plan_visits
+from whet.flow.run.measure.schedule import rounds_of
+from whet.flow.run.workers.cluster import gpus_of
 from whet.flow.run.workers.tracks import Board, split_rounds
 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    bench = build_bench(monkeypatch)
+    build_bench(monkeypatch)
     variants = {"fp16": {}, "b": {}, "c": {}, "d": {}}
     with RunStore.open(tmp_path / "run") as store:
         spec = spec_of(tmp_path, trials=4, variants=variants)
-        recorder = Recorder(store=store, observer=Silent())
-        plan = prepare(spec, recorder, bench.engine, skip_infeasible=False)
-    return Job(plan=plan, engines=bench.engine, recorder=recorder)
+        return prepare(spec, store, Silent(), skip_infeasible=False)
 
 
-def visits(job: Job, *, trials: int, title: str = "") -> list[tuple[Session, ...]]:
-    rounds = rounds_of(job.plan, Run(job.recorder.store))[:trials]
-    return list(sessions_of(job.plan.spec.load, rounds, quality=True, title=title))
+def visits(job: Job, *, trials: int, title: str = "") -> list[tuple[Visit, ...]]:
+    return list(plan_visits(job, rounds_of(job)[:trials], quality=True, title=title))
 
 
-def words(tracks: list[list[Session]]) -> list[str]:
+def words(tracks: list[list[Visit]]) -> list[str]:
     """``fp16b/cd``: the variants of a track, a slash between its rounds."""
     made = []
     for track in tracks:
-        text, turn = "", track[0].round
+        text, turn = "", track[0].turn
         for each in track:
-            text += "" if each.round == turn else "/"
-            turn = each.round
+            text += "" if each.turn == turn else "/"
+            turn = each.turn
             text += each.names[0].replace("fp16", "a")
         made.append(text)
     return made
@@ -73,28 +68,25 @@ def test_a_round_stays_on_one_device_unless_devices_are_alike(
 def test_finalists_are_not_split_and_searches_are(job: Job) -> None:
     final = visits(job, trials=2, title="confirmation")
     assert words(split_rounds(final, 8, alike=True)) == ["abcd", "dcba"]
-    search = visits(job, trials=1, title=RATE_SEARCH)
+    search = visits(job, trials=1, title=SEARCH)
     assert words(split_rounds(search, 2, alike=False)) == ["a", "b", "c", "d"]
 
 
 def test_answers_wait_for_those_of_the_baseline(job: Job) -> None:
-    board = Board[str](job, split_rounds(visits(job, trials=1), 2, alike=True))
-    first = board.take("x")
-    assert first is not None
-    assert first.names == ("fp16",)
-    assert board.take("y") is None, "its answers are held against the baseline's"
-    board.end("x")
-    second = board.take("y")
-    assert second is not None
-    assert second.names == ("b",)
+    board = Board(job, split_rounds(visits(job, trials=1), 2, alike=True))
+    (first,) = board.take(2)
+    assert first.visits[0].names == ("fp16",)
+    assert not list(board.take(2)), "answers are compared with the baseline's"
+    board.end(first)
+    taken = [track.visits[0].names for track in board.take(2)]
+    assert taken == [("c",), ("b",)], "a begun track goes first"
 
 
-def test_a_visit_given_back_is_the_next_of_its_track_for_anyone(job: Job) -> None:
-    board = Board[str](job, split_rounds(visits(job, trials=2), 2, alike=True))
-    lost = board.take("x")
-    assert board.give_back("x") == lost
-    assert board.take("y") == lost
-    assert board.give_back("nobody") is None
+def test_no_more_tracks_are_begun_than_there_are_workers(job: Job) -> None:
+    board = Board(job, split_rounds(visits(job, trials=4), 2, alike=True)[::-1])
+    assert len(list(board.take(1))) == 1
+    assert not list(board.take(1))
+    assert len(list(board.take(2))) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whet.flow.run.workers.check_all import lasting
+from whet.flow.run.workers.check import lasting
 
 
 @pytest.mark.parametrize(

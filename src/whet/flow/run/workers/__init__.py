@@ -1,6 +1,5 @@
-"""``--executor ray``: visits made by workers on the devices of a Ray cluster.
+"""``--executor ray``: server sessions as tasks on the devices of a Ray cluster.
 
-The driver (``pool``) alone writes the run directory. A worker is an actor (``actor``) with a child
-process (``process``) in which a visit runs just as it does on the driver's machine, over a store
-that sends home what is stored (``mirror``). ``messages`` is what they say to each other.
+A session (``session``) runs in a temporary run directory and returns what it wrote there; the
+driver (``executor``) alone writes the run (``merge``). ``slots`` reserves the devices.
 """

@@ -1,38 +1,27 @@
-"""The Ray cluster: connect to it, find devices, start workers. The one file that imports Ray."""
+"""The Ray cluster: connect to it, and find its devices."""
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
-from whet.core.errors import InfeasibleError, UsageError
-from whet.flow.run.workers.actor import Worker
+from whet.core.errors import EngineLostError, InfeasibleError, UsageError, WhetError
+from whet.core.flags import plain_args
+from whet.flow.run.plan import Plan
 
 _CONNECT_S: Final = 5.0
+_PATIENCE_S: Final = 60.0
+"""For a node to come back after the last is lost."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_THREADS: Final = 4
-"""Of an actor: it sends, is asked to stop and waits for a message at the same time."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
-    """A node of the cluster with room for ``workers`` workers of ``gpus`` GPUs each.
-
-    Without GPUs a node has one worker, which takes all its ``cpus``.
-    """
-
-    id: str
-    address: str
-    workers: int
-    gpus: int
-    cpus: float
+_DEGREES: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 def require_ray() -> None:
@@ -56,11 +45,7 @@ def connect(address: str | None) -> Iterator[ModuleType]:
 
     handlers = {number: h for number in _SIGNALS if (h := signal.getsignal(number)) is not None}
     try:
-        ray.init(
-            address=address or "auto",
-            log_to_driver=False,
-            configure_logging=False,
-        )
+        ray.init(address=address or "auto", log_to_driver=False, configure_logging=False)
     except (OSError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError) as error:
         why = " ".join(str(error).split())[:200]
         where = address or "this machine"
@@ -94,64 +79,76 @@ def _knock(address: str | None) -> None:
         ) from error
 
 
-def alive_nodes(ray: ModuleType, gpus: int) -> list[Node]:
-    """The nodes that have room for a worker of ``gpus`` GPUs; with 0, every node with a CPU."""
-    nodes = []
-    for node in ray.nodes():
-        resources = node["Resources"]
-        cpus = float(resources.get("CPU", 0.0))
-        room = int(resources.get("GPU", 0) // gpus) if gpus else int(cpus >= 1)
-        if node["Alive"] and room:
-            nodes.append(
-                Node(
-                    id=node["NodeID"],
-                    address=node["NodeManagerAddress"],
-                    workers=room,
-                    gpus=gpus,
-                    cpus=cpus,
-                )
+def gpus_of(plan: Plan) -> int:
+    """GPUs of a worker: as many as the largest variant needs, so that each can measure all."""
+    if plan.device.kind != "cuda":
+        return 0
+    every = (plain_args(resolved.variant) for resolved in plan.resolved)
+    return max(math.prod(int(args.get(name, 1)) for name in _DEGREES) for args in every)
+
+
+def demand_of(ray: ModuleType, plan: Plan) -> dict[str, float]:
+    """What Ray is asked for a session: GPUs, or all CPUs of one of the largest nodes."""
+    if gpus := gpus_of(plan):
+        return {"GPU": gpus, "CPU": 1.0}
+    return {"CPU": max((node.get("CPU", 0.0) for node in offers(ray)), default=0.0)}
+
+
+def count_workers(ray: ModuleType, demand: dict[str, float]) -> int:
+    """Sessions that fit on the nodes that are alive at the same time."""
+    needed = {name: amount for name, amount in demand.items() if amount}
+    return sum(
+        min((int(node.get(name, 0.0) // each) for name, each in needed.items()), default=0)
+        for node in offers(ray)
+    )
+
+
+def await_workers(ray: ModuleType, demand: dict[str, float]) -> int:
+    """Sessions that fit now; waits a minute for a node. ``EngineLostError`` where none comes."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not (workers := count_workers(ray, demand)):
+        if time.monotonic() > deadline:
+            raise EngineLostError(
+                "every worker of the Ray cluster is gone; start a node with ray start "
+                "--address HOST:PORT and go on with --resume"
             )
-    return nodes
+        time.sleep(1.0)
+    return workers
 
 
-def require_nodes(ray: ModuleType, gpus: int) -> list[Node]:
-    """``alive_nodes``; ``InfeasibleError`` for an empty list."""
-    nodes = alive_nodes(ray, gpus)
-    if nodes:
-        return nodes
-    if gpus == 0:
+def require_workers(ray: ModuleType, demand: dict[str, float]) -> int:
+    """Sessions that fit on the cluster; ``InfeasibleError`` for none."""
+    if workers := count_workers(ray, demand):
+        return workers
+    if "GPU" not in demand:
         raise InfeasibleError(
             "no node of the Ray cluster offers a CPU; start one with ray start --num-cpus 1"
         )
-    most = max((int(n["Resources"].get("GPU", 0)) for n in ray.nodes() if n["Alive"]), default=0)
+    most = max((int(node.get("GPU", 0)) for node in offers(ray)), default=0)
     if most == 0:
         raise InfeasibleError(
             "the Ray cluster has no GPU, and the spec was resolved for one; start its nodes on "
             "machines with GPUs, or leave --executor ray out"
         )
     raise InfeasibleError(
-        f"a variant needs {gpus} GPUs of one node, and the largest of the Ray cluster has {most}; "
-        "lower tensor_parallel_size, or add a node"
+        f"a variant needs {demand['GPU']:.0f} GPUs of one node, and the largest of the Ray cluster "
+        f"has {most}; lower tensor_parallel_size, or add a node"
     )
 
 
-def start_worker(ray: ModuleType, node: Node, module: str) -> Any:
-    """A new worker on that node and on no other. It is never restarted, nor is a call repeated."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    actor = ray.remote(
-        max_restarts=0,
-        max_task_retries=0,
-        max_concurrency=_THREADS,
-        num_gpus=node.gpus,
-        num_cpus=1 if node.gpus else node.cpus,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
-    )(Worker)
-    return actor.remote(module)
+def offers(ray: ModuleType) -> list[dict[str, float]]:
+    """What each node that is alive offers, by resource."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def kill_workers(ray: ModuleType, actors: Sequence[Any]) -> None:
-    """End actors at once; the guardians end what engines they have left."""
-    for actor in actors:
-        with suppress(ray.exceptions.RayError):
-            ray.kill(actor, no_restart=True)
+def as_error(error: Exception) -> Exception:
+    """Return what ended a task: whet's own error, or Ray's with the traceback of a defect."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, WhetError):
+        return cause
+    if "failed to import" in str(error):
+        return EngineLostError(
+            f"the workers of the Ray cluster cannot import whet ({str(error).splitlines()[-1]}); "
+            "install it as it is here on every node"
+        )
+    return error

@@ -1,39 +1,44 @@
-"""``--executor ray``: the rounds of a run on the workers of a Ray cluster."""
+"""``--executor ray``: the rounds of a run as tasks on the devices of a Ray cluster."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
+from whet._version import __version__
 from whet.core.errors import InfeasibleError, UsageError
-from whet.core.flags import plain_args
 from whet.core.protocols import Observer
-from whet.core.records import Variant
-from whet.flow.run.measure.rounds import MAX_STARTS, Rounds, Session, summarize_cells
+from whet.flow.run.measure.rounds import MAX_STARTS, Rounds, summarize_cells
 from whet.flow.run.plan import RATE_SEARCH, Engines, Plan, Recorder
 from whet.flow.run.traffic.lengths import lacks_lengths
-from whet.flow.run.workers.check_all import check_workers
-from whet.flow.run.workers.cluster import connect, require_nodes
-from whet.flow.run.workers.keeper import Keeper, known_entries, known_files
-from whet.flow.run.workers.messages import Ended, FromWorker, Job, VisitOrder
-from whet.flow.run.workers.pool import Lost, Member, Pool
-from whet.flow.run.workers.process import as_error
-from whet.flow.run.workers.tracks import Board, split_rounds
+from whet.flow.run.workers.check import check_workers
+from whet.flow.run.workers.cluster import (
+    as_error,
+    await_workers,
+    connect,
+    count_workers,
+    demand_of,
+    offers,
+    require_workers,
+)
+from whet.flow.run.workers.merge import known_files, merge, pickled_job
+from whet.flow.run.workers.session import Job, Outcome, run_session
+from whet.flow.run.workers.tracks import Board, Track, split_rounds
 
 MAX_LOSSES: Final = 3
-"""Workers that may be lost while they measure one variant; then the variant has failed."""
-_PROCESS: Final = "whet.flow.run.workers.process"
-_DEGREES: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+"""Workers that Ray may lose over one session; then its variants have failed."""
+_POLL_S: Final = 1.0
+_CLOSE_S: Final = 30.0
 
 
 @contextmanager
-def ray_executor(address: str | None, *, module: str = _PROCESS) -> Iterator[RayExecutor]:
-    """An executor on a running cluster; every worker and engine is ended at the end."""
+def ray_executor(address: str | None) -> Iterator[RayExecutor]:
+    """An executor on a running cluster; every session and engine is ended at the end."""
     with connect(address) as ray:
-        executor = RayExecutor(ray, module=module)
+        executor = RayExecutor(ray)
         try:
             yield executor
         finally:
@@ -41,14 +46,16 @@ def ray_executor(address: str | None, *, module: str = _PROCESS) -> Iterator[Ray
 
 
 class RayExecutor:
-    """Gives visits to workers and stores what they send. Made by ``ray_executor``."""
+    """Gives sessions to Ray and stores what they return. Made by ``ray_executor``."""
 
     is_local = False
 
-    def __init__(self, ray: ModuleType, *, module: str) -> None:
-        self._ray, self._module = ray, module
-        self._pool: Pool | None = None
-        self._keepers: dict[Member, Keeper] = {}
+    def __init__(self, ray: ModuleType) -> None:
+        self._ray = ray
+        self._running: dict[Any, tuple[Job, Track, dict[str, int]]] = {}
+        self._sent: Any = None
+        self._demand: dict[str, float] = {}
+        self._starts_left: dict[str, int] = {}
 
     def require(self, plan: Plan, observer: Observer) -> None:
         """Refuse a plan that the cluster has no devices for."""
@@ -57,165 +64,111 @@ class RayExecutor:
                 "--executor ray starts a server on each worker, and engine.url is one that runs "
                 "already; leave one of the two out"
             )
-        if plan.device.kind == "cpu" and any(n["Resources"].get("GPU") for n in self._ray.nodes()):
+        if plan.device.kind == "cpu" and any(node.get("GPU") for node in offers(self._ray)):
             raise InfeasibleError(
                 "the Ray cluster has GPUs and this machine has none, so the spec was resolved for "
                 "a CPU; run whet on one of the cluster's GPU nodes"
             )
-        nodes = require_nodes(self._ray, gpus_of(plan))
-        if plan.spec.load.order == "blocks" and sum(node.workers for node in nodes) > 1:
+        workers = require_workers(self._ray, demand_of(self._ray, plan))
+        if plan.spec.load.order == "blocks" and workers > 1:
             observer.warn(
                 "load.order: blocks is one round, so one worker measures everything; set "
                 "load.order: interleaved to use the others"
             )
 
     def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
-        """Make every visit that the run lacks."""
+        """Run every session that the run lacks."""
         job = Job(plan=plan, recorder=recorder, engines=engines)
         if not any(visit.pending(recorder.store) for turn in rounds for visit in turn):
             return
-        pool = self._open(job)
-        alike = rounds[0][0].title == RATE_SEARCH or check_workers(job, pool)
-        tracks = split_rounds(rounds, len(pool.members), alike=alike)
-        if (
-            lacks_lengths(plan.spec, recorder.store) and len(pool.members) > 1
-        ):  # the check could not measure them
+        self._demand = demand_of(self._ray, plan)
+        self._sent = self._ray.put(pickled_job(job))
+        workers = await_workers(self._ray, self._demand)
+        count = partial(count_workers, self._ray, self._demand)
+        search = rounds[0][0].title == RATE_SEARCH
+        alike = search or check_workers(self._ray, job, count, self._start)
+        tracks = split_rounds(rounds, workers, alike=alike)
+        if lacks_lengths(plan.spec, recorder.store):  # the check could not measure them
             tracks = [[visit for track in tracks for visit in track]]
-        _Measurement(job, pool, self._keepers, tracks).run()
-
-    def close(self) -> None:
-        """End the workers; a trial that was cut short is stored as interrupted."""
-        if self._pool is None:
-            return
-        try:
-            for member, message in self._pool.close():
-                if member in self._keepers and not isinstance(message, Lost):
-                    self._keepers[member].keep(message)
-        finally:
-            for keeper in self._keepers.values():
-                keeper.close()
-
-    def _open(self, job: Job) -> Pool:
-        if self._pool is None:
-            self._pool = Pool(self._ray, job, gpus=gpus_of(job.plan), module=self._module)
-            self._pool.open()
-            labels = ", ".join(each.label for each in self._pool.members)
-            job.recorder.observer.stage(
-                "workers", f"{len(self._pool.members)} of the Ray cluster: {labels}"
-            )
-        return self._pool
-
-
-def gpus_of(plan: Plan) -> int:
-    """GPUs of a worker: as many as the largest variant needs, so that each can measure all."""
-    if plan.device.kind != "cuda":
-        return 0
-    return max(_gpus(resolved.variant) for resolved in plan.resolved)
-
-
-def _gpus(variant: Variant) -> int:
-    args, count = plain_args(variant), 1
-    for name in _DEGREES:
-        count *= int(args.get(name, 1))
-    return count
-
-
-class _Measurement:
-    """One call of ``measure``."""
-
-    def __init__(
-        self,
-        job: Job,
-        pool: Pool,
-        keepers: dict[Member, Keeper],
-        tracks: Sequence[Sequence[Session]],
-    ) -> None:
-        self._job, self._pool, self._keepers = job, pool, keepers
-        self._board = Board[Member](job, tracks)
-        self._total = self._board.left
         names = (name for track in tracks for visit in track for name in visit.names)
         self._starts_left = dict.fromkeys(names, MAX_STARTS)
-        self._losses: Counter[str] = Counter()
-        self._orders: dict[Member, VisitOrder] = {}
+        board = Board(recorder.store, plan.spec.baseline, tracks)
+        while board.left:
+            for track in board.take(await_workers(self._ray, self._demand)):
+                self._give(job, board, track)
+            if self._running:
+                done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_POLL_S)
+                for ref in done:
+                    self._end(job, board, ref)
 
-    def run(self) -> None:
-        """Until every visit has been made."""
-        while True:
-            for member in self._pool.members:
-                self._give(member)
-            if self._board.finished:
-                return
-            for member, message in self._pool.listen():
-                self._hear(member, message)
+    def close(self) -> None:
+        """Cancel every session, which ends its servers, and store what it has measured."""
+        running = list(self._running)
+        for ref in running:
+            self._ray.cancel(ref)
+        if running:
+            running, _ = self._ray.wait(running, num_returns=len(running), timeout=_CLOSE_S)
+        for ref in running:
+            job, _, left = self._running.pop(ref)
+            with suppress(self._ray.exceptions.RayError):
+                self._store(job, self._ray.get(ref), left)
 
-    def _give(self, member: Member) -> None:
-        """Give an idle worker its next visit that has something to measure."""
-        while not self._board.is_busy(member) and (visit := self._board.take(member)):
-            works = [
-                each
-                for each in visit.pending(self._job.recorder.store)
-                if self._starts_left[each.name]
-            ]
-            if not works:
-                self._board.end(member)
-                continue
-            answers = any(each.quality for each in works)
-            number = self._total - self._board.left + 1
-            order = VisitOrder(
-                works=works,
-                starts_left={each.name: self._starts_left[each.name] for each in works},
-                place=", ".join(filter(None, (f"visit {number} of {self._total}", visit.label))),
-                known=known_entries(self._job.recorder.store, answers=answers),
-                files=known_files(self._job.recorder.store) if answers else (),
-            )
-            self._keepers[member] = Keeper(self._job, member.label)
-            self._orders[member] = order
-            self._pool.send(member, order)
+    def _start(
+        self, function: Callable[..., Any], *args: Any, node: str | None = None, **options: Any
+    ) -> Any:
+        """Make a function a task, on the given node while that lives."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def _hear(self, member: Member, message: FromWorker | Lost) -> None:
-        if isinstance(message, Lost):
-            self._lose(member, message.reason)
-        elif not isinstance(message, Ended):
-            self._keepers[member].keep(message)
-        elif message.error is not None and message.error[0] == "Interrupted":
-            pass  # its actor is gone, which ``Lost`` says next
-        elif message.error is not None:
-            raise as_error(*message.error)
+        where = NodeAffinitySchedulingStrategy(node, soft=True) if node else "DEFAULT"
+        task = self._ray.remote(
+            num_gpus=self._demand.get("GPU", 0),
+            num_cpus=self._demand["CPU"],
+            scheduling_strategy=where,
+            **options,
+        )(function)
+        return task.remote(__version__, self._sent, *args)
+
+    def _give(self, job: Job, board: Board, track: Track) -> None:
+        """Start the track's next visit, or end it where it has nothing to measure."""
+        visit = track.visits[0]
+        works = [each for each in visit.pending(job.recorder.store) if self._starts_left[each.name]]
+        if not works:
+            board.end(track)
+            return
+        left = {each.name: self._starts_left[each.name] for each in works}
+        files = known_files(job.recorder.store, answers=any(each.quality for each in works))
+        retries = MAX_LOSSES - 1
+        ref = self._start(run_session, files, works, left, node=track.node, max_retries=retries)
+        self._running[ref] = job, track, left
+        words = filter(None, (f"{board.left} visits left", visit.label))
+        job.recorder.observer.stage("serve", f"{', '.join(left)} ({', '.join(words)})")
+
+    def _end(self, job: Job, board: Board, ref: Any) -> None:
+        _, track, left = self._running.pop(ref)
+        try:
+            outcome = self._ray.get(ref)
+        except self._ray.exceptions.RayTaskError as error:
+            raise as_error(error) from None
+        except self._ray.exceptions.RayError:
+            self._give_up(job, left)
         else:
-            self._end(member, message)
+            track.node = outcome.node
+            self._store(job, outcome, left)
+            if outcome.error is not None:
+                raise outcome.error
+        board.end(track)
 
-    def _end(self, member: Member, message: Ended) -> None:
-        before = self._orders.pop(member).starts_left
-        for name, left in message.starts_left.items():
-            self._starts_left[name] = max(0, self._starts_left[name] - (before[name] - left))
-        self._keepers.pop(member).close()
-        self._board.end(member)
-        self._job.recorder.observer.progress("visits", self._total - self._board.left, self._total)
+    def _store(self, job: Job, outcome: Outcome, left: Mapping[str, int]) -> None:
+        merge(job, outcome)
+        for name, before in left.items():
+            used = before - outcome.starts_left[name]
+            self._starts_left[name] = max(0, self._starts_left[name] - used)
+            summarize_cells(job.plan, job.recorder.store, name)
 
-    def _lose(self, member: Member, reason: str) -> None:
-        """Its visit goes to another worker, or has failed where it has cost too many."""
-        job = self._job
-        job.recorder.store.note("workers", member.label, status="failed", reason=reason)
-        visit = self._board.give_back(member)
-        if member in self._keepers:
-            self._keepers.pop(member).close()
-        order = self._orders.pop(member, None)
-        if visit is not None and order is not None:
-            names = [each.name for each in order.works]
-            what = f"{member.label} was lost ({reason}) while it measured {', '.join(names)}"
-            for name in names:
-                self._losses[name] += 1
-                summarize_cells(job.plan, job.recorder.store, name)
-            if max(self._losses[name] for name in names) < MAX_LOSSES:
-                job.recorder.observer.warn(f"{what}; another worker goes on with it")
-            else:
-                self._give_up(names)
-        self._pool.fill()
-
-    def _give_up(self, names: Sequence[str]) -> None:
+    def _give_up(self, job: Job, names: Iterable[str]) -> None:
         why = f"{MAX_LOSSES} workers were lost while they measured it"
         for name in names:
             self._starts_left[name] = 0
-            self._job.recorder.store.note("starts", name, status="failed", reason=why)
-            self._job.recorder.observer.warn(f"{name}: {why}; it is left out")
-            summarize_cells(self._job.plan, self._job.recorder.store, name)
+            job.recorder.store.note("starts", name, status="failed", reason=why)
+            job.recorder.observer.warn(f"{name}: {why}; it is left out")
+            summarize_cells(job.plan, job.recorder.store, name)

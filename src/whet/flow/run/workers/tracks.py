@@ -1,4 +1,4 @@
-"""Which visits are made on one device, in which order, and who makes the next one."""
+"""Which visits are made on one device, in which order, and which may start."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
+from whet.core.store import RunStore
 from whet.flow.run.measure.quality import needs_answers_of
 from whet.flow.run.measure.rounds import Session
 from whet.flow.run.plan import RATE_SEARCH
-from whet.flow.run.workers.messages import Job
-
-Owner = TypeVar("Owner")
 
 
 def split_rounds(
@@ -42,77 +39,55 @@ def split_rounds(
 
 
 @dataclass(eq=False, slots=True)
-class _Track(Generic[Owner]):
+class Track:
+    """Visits of one device that have not ended; ``node`` is the one that made the last."""
+
     visits: deque[Session]
-    owner: Owner | None = None
+    node: str | None = None
+    is_busy: bool = False
+    is_begun: bool = False
 
 
-class Board(Generic[Owner]):
-    """The visits that are left. A track belongs to whoever takes its first visit."""
+class Board:
+    """The visits that are left."""
 
-    def __init__(self, job: Job, tracks: Sequence[Sequence[Session]]) -> None:
-        self._job = job
-        self._tracks = [_Track[Owner](visits=deque(track)) for track in tracks]
-        self._taken: dict[Owner, tuple[_Track[Owner], Session]] = {}
-        self._left = [visit for track in tracks for visit in track]
-
-    @property
-    def finished(self) -> bool:
-        """Whether every visit has been made."""
-        return not self._left
+    def __init__(self, store: RunStore, baseline: str, tracks: Sequence[Sequence[Session]]) -> None:
+        self._store, self._baseline = store, baseline
+        self._tracks = [Track(visits=deque(track)) for track in tracks]
 
     @property
     def left(self) -> int:
-        """How many visits have not been made."""
-        return len(self._left)
+        """How many visits have not ended."""
+        return sum(len(track.visits) for track in self._tracks)
 
-    def is_busy(self, owner: Owner) -> bool:
-        """Whether a visit of theirs has not ended."""
-        return owner in self._taken
+    def take(self, workers: int) -> Iterator[Track]:
+        """Yield tracks whose next visit may start on ``workers`` devices, begun ones first."""
+        for track in sorted(self._tracks, key=lambda each: not each.is_begun):
+            begun = sum(each.is_begun and bool(each.visits) for each in self._tracks)
+            if not track.visits or track.is_busy or not (track.is_begun or begun < workers):
+                continue
+            if self._may_start(track.visits[0]):
+                track.is_busy = track.is_begun = True
+                yield track
 
-    def take(self, owner: Owner) -> Session | None:
-        """Their next visit; None while nothing is left for them, or all of it has to wait."""
-        for track in self._candidates(owner):
-            if track.visits and self._may_start(track.visits[0]):
-                track.owner = owner
-                visit = track.visits.popleft()
-                self._taken[owner] = track, visit
-                return visit
-        return None
-
-    def end(self, owner: Owner) -> Session:
-        """Their visit has been made."""
-        _, visit = self._taken.pop(owner)
-        self._left.remove(visit)
-        return visit
-
-    def give_back(self, owner: Owner) -> Session | None:
-        """They are gone: their visit is the first of a track that another may take."""
-        for track in self._tracks:
-            if track.owner == owner:
-                track.owner = None
-        if owner not in self._taken:
-            return None
-        track, visit = self._taken.pop(owner)
-        track.visits.appendleft(visit)
-        return visit
-
-    def _candidates(self, owner: Owner) -> Iterator[_Track[Owner]]:
-        own = [track for track in self._tracks if track.owner == owner and track.visits]
-        yield from own or (track for track in self._tracks if track.owner is None)
+    def end(self, track: Track) -> None:
+        """The first visit of the track has been made."""
+        track.visits.popleft()
+        track.is_busy = False
 
     def _may_start(self, visit: Session) -> bool:
-        """Whether the answers that this visit's are held against are there, or will never be."""
-        works = [each for each in visit.pending(self._job.recorder.store) if each.quality]
+        """Whether the answers that this visit's are compared with are there, or will never be."""
+        works = [each for each in visit.pending(self._store) if each.quality]
         before = [
             other
-            for other in self._left
+            for track in self._tracks
+            for other in track.visits
             if other.round == visit.round
             and other.position < visit.position
-            and other.pending(self._job.recorder.store)
+            and other.pending(self._store)
         ]
         return not any(
-            needs_answers_of(pending.resolved, resolved, baseline=self._job.plan.spec.baseline)
+            needs_answers_of(pending.resolved, resolved, baseline=self._baseline)
             for pending in works
             for other in before
             for resolved, _ in other.group
