@@ -34,6 +34,7 @@ runpy.run_path(script, run_name="__main__")
 The hash is of the token ids of one text, so that the converter refuses the demo pair's vocabulary.
 A server's ``/tokenize`` is compared with the model's own tokenizer in any case.
 """
+_NAME_CODE: Final = ("config.json", "tokenizer_config.json")
 _SHOWN: Final = 300
 
 
@@ -49,8 +50,14 @@ def find_tools() -> tuple[Path, Path]:
 def write_gguf(folder: Path, out: Path, converter: Path) -> None:
     """Write the checkpoint in ``folder`` to the file ``out``, matrices in the dtype they have.
 
-    Raises ``QuantizationError`` where the converter fails.
+    Raises ``QuantizationError`` where the converter fails, and for a checkpoint with code of its
+    own, which the converter would run.
     """
+    if any("auto_map" in read_json_if_any(folder / name) for name in _NAME_CODE):
+        raise QuantizationError(
+            f"{folder} names code of its own (auto_map), which llama.cpp's converter would run; "
+            "remove auto_map from its config.json and tokenizer_config.json, or leave GGUF out"
+        )
     hook = ["-c", _SMOLLM] if _splits_digits(folder) else []
     run_tool([sys.executable, *hook, str(converter), str(folder), "--outfile", str(out)], out)
 
