@@ -303,4 +303,3 @@ def test_a_server_that_does_not_start_is_left_out(
     assert outcome(decisions[0]) == outcome(decisions[1])
     assert {each.variant for each in decisions[1].excluded} == {"b"}
     assert all("CUDA out of memory" in each.reason for each in decisions[1].excluded)
-    assert {each.variant for each in Run.read(tmp_path / "ray").cells} == {"fp16", "c"}
