@@ -8,11 +8,12 @@ from pathlib import Path
 
 from whet.core.protocols import Observer
 from whet.core.records.quality_checks import GoldenProbes
+from whet.core.store import write_json
 from whet.flow.gate.baseline import BASELINE, GOLDEN
 from whet.flow.gate.endpoints import find_candidate, serve_candidate
 from whet.flow.gate.request import GateRequest
 from whet.quality.asking import ModelEndpoint
-from whet.quality.golden import read_golden, retake_golden, write_golden
+from whet.quality.golden import read_golden, retake_golden
 from whet.quality.golden_drift import GoldenDrift, add_start, compare_golden, starts_of
 
 __all__ = ["GoldenDrift", "add_golden_start", "check_golden"]
@@ -35,7 +36,7 @@ def add_golden_start(ref: str, probes: Path, request: GateRequest, observer: Obs
     path = _golden_file(probes)
     before = read_golden(path)
     joined = add_start(before, _retake(ref, before, request, observer))
-    write_golden(path, joined)
+    write_json(path, joined)
     return len(starts_of(joined))
 
 
