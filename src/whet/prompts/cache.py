@@ -96,7 +96,9 @@ class PrefixCache:
             self._log.extend(chain[depth:])
         self._order.put(len(chain))
         if self._order.sparse:
-            self._renumber()
+            numbers = self._order.renumber()
+            moments = numbers[np.frombuffer(self._moments, dtype=np.int64)]
+            self._moments = array("q", moments.tobytes())
         hits = max(min(depth, limit), 0)
         self._hits += hits
         return hits
@@ -228,8 +230,3 @@ class PrefixCache:
         self._starts.append(start)
         self._lengths.append(length)
         self._depths.append(depth)
-
-    def _renumber(self) -> None:
-        numbers = self._order.renumber()
-        moments = numbers[np.frombuffer(self._moments, dtype=np.int64)]
-        self._moments = array("q", moments.tobytes())

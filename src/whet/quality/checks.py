@@ -20,6 +20,7 @@ from whet.core.records import (
     TaskAnswer,
     TokenIdentity,
 )
+from whet.core.store import write_json
 from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task
 from whet.quality.golden import (
@@ -27,7 +28,6 @@ from whet.quality.golden import (
     entropies_of,
     read_golden,
     take_golden,
-    write_golden,
 )
 from whet.quality.greedy import Prompts
 from whet.quality.identity import token_identity
@@ -312,7 +312,7 @@ def _save_golden(
     if taken.broken is not None:
         results.broken.append(taken.broken)
     if taken.probes:
-        write_golden(checks.golden / f"{plan.variant}.json", taken)
+        write_json(checks.golden / f"{plan.variant}.json", taken)
 
 
 def _arrays(questions: Questions, likelihood: Likelihood) -> TopLogprobs:

@@ -27,7 +27,7 @@ from whet.core.errors import StorageError, UsageError
 from whet.core.provenance import now
 from whet.core.records.codec import decode
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
-from whet.core.store import read_json, write_json
+from whet.core.store import read_json
 from whet.quality.asking import (
     ModelEndpoint,
     ask,
@@ -251,14 +251,6 @@ def _logprobs(choice: Mapping[str, Any]) -> Logprobs:
     if not all(math.isfinite(value) for value in logprobs.values()):
         raise _Broken(_NAN)
     return logprobs
-
-
-def write_golden(path: Path, probes: GoldenProbes) -> None:
-    """Write a variant's golden file, whole or not at all; ``UsageError`` without probes."""
-    if not probes.probes:
-        reason = probes.broken or probes.missing or "nothing was asked"
-        raise UsageError(f"there are no golden probes of {probes.variant} to save: {reason}")
-    write_json(path, probes)
 
 
 def read_golden(path: Path) -> GoldenProbes:

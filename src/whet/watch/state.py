@@ -78,7 +78,7 @@ class Period:
 
 def advance(state: WatchState, look: Observation, references: References) -> Period:
     """The state after one more period, and what it found. A pure function."""
-    window = _window(state, look)
+    window = window_between(state.last, look.before) if state.last and look.before else None
     state = _processes(state, look)
     every = tuple(readings(look, window, references, state.learned))
     wrong = mismatches(look, window, references, state.chat_prompt_tokens)
@@ -111,12 +111,6 @@ def advance(state: WatchState, look: Observation, references: References) -> Per
         begun=tuple(item for item in findings if item.cause.name not in state.raised),
         ended=tuple(name for name in state.raised if name not in raised),
     )
-
-
-def _window(state: WatchState, look: Observation) -> Window | None:
-    if state.last is None or look.before is None:
-        return None
-    return window_between(state.last, look.before)
 
 
 def _processes(state: WatchState, look: Observation) -> WatchState:

@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.measure.schedule import rounds_of
 
 from tests.flow.rounds_stage import spec_of
 from tests.flow.run.ray_stage import (
@@ -34,9 +36,7 @@ from whet.core.records import Decision, StartFacts, TrialRecord, WorkerCheck
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
 from whet.flow.run.measure.rounds import measure_rounds
-from whet.flow.run.measure.schedule import rounds_of
 from whet.flow.run.pipeline import run
 from whet.flow.run.workers.executor import RayExecutor, ray_executor
 from whet.report.run.files import write_reports

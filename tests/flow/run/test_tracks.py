@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from whet.flow.run.check.preflight import prepare
+from whet.flow.run.measure.context import Job
+from whet.flow.run.measure.schedule import rounds_of
 
 from tests.flow.rounds_stage import build_bench, spec_of
 from whet.core.protocols import Silent
 from whet.core.store import RunStore
-from whet.flow.run.check.preflight import prepare
-from whet.flow.run.measure.context import Job
 from whet.flow.run.measure.rounds import SEARCH, Visit, plan_visits
-from whet.flow.run.measure.schedule import rounds_of
 from whet.flow.run.workers.cluster import gpus_of
 from whet.flow.run.workers.tracks import Board, split_rounds
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from whet.core.protocols import Observer
 from whet.core.records.quality_checks import GoldenProbes
 from whet.core.spec import EngineSpec
+from whet.core.store import write_json
 from whet.flow.gate.baseline import BASELINE, GOLDEN
 from whet.flow.gate.endpoints import find_candidate, serve_candidate
 from whet.flow.gate.options import QualityOptions
 from whet.quality.asking import ModelEndpoint
-from whet.quality.golden import read_golden, retake_golden, write_golden
+from whet.quality.golden import read_golden, retake_golden
 from whet.quality.golden_drift import GoldenDrift, add_start, compare_golden, starts_of
 
 __all__ = ["GoldenDrift", "add_golden_start", "check_golden"]
@@ -38,7 +39,7 @@ def add_golden_start(ref: str, probes: Path, options: QualityOptions, observer: 
     path = _golden_file(probes)
     before = read_golden(path)
     joined = add_start(before, _retake(ref, before, options, observer))
-    write_golden(path, joined)
+    write_json(path, joined)
     return len(starts_of(joined))
 
 
