@@ -14,7 +14,7 @@ from whet.core.errors import UsageError
 from whet.core.protocols import Silent
 from whet.core.records import TrialRecord
 from whet.core.run import Run
-from whet.core.spec import Spec
+from whet.core.spec import ObjectiveSpec, Spec
 from whet.core.store import RunStore
 from whet.flow.run.options import RunOptions
 from whet.flow.run.pipeline import run
@@ -169,6 +169,30 @@ def test_an_invalid_trial_of_a_cell_that_cannot_win_is_not_repeated(
     disturb(monkeypatch, attempts={"cached8": 99}, slow=frozenset({"cached8"}))
     ran(engine, spec(tmp_path, **ONE_LOAD), tmp_path / "run", 3600.0)
     assert engine.started.count("cached8") == 1
+
+
+@dataclass
+class Noted(Silent):
+    """An observer that remembers what it was told."""
+
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.mark.parametrize("limit_ms", [None, 1e-6])
+def test_a_load_whose_first_wave_misses_its_limit_does_not_meet_the_objective(
+    engine: FakeEngine, tmp_path: Path, limit_ms: float | None
+) -> None:
+    objective = {"ttft_ms": [1e9], "recommend_ttft_ms": 1e9, "burst_ttft_ms": limit_ms}
+    whole = spec(tmp_path, {"fp16": {}}, batch_sizes=[1, 2])
+    whole = whole.model_copy(update={"objective": ObjectiveSpec.model_validate(objective)})
+    noted = Noted()
+    with RunStore.open(tmp_path / "run") as store:
+        run(whole, Recorder(store=store, observer=noted), budget_s=60.0, engines=engine)
+    missed = any("nothing that meets the objective" in note for note in noted.notes)
+    assert missed == (limit_ms is not None)
 
 
 def test_rates_are_not_searched(engine: FakeEngine, tmp_path: Path) -> None:
