@@ -33,7 +33,7 @@ def as_json(run: Run) -> str:
 def printed(run: Run, width: int = 120, *, colour: bool = False) -> str:
     text = io.StringIO()
     system = "standard" if colour else None
-    console = Console(file=text, width=width, force_terminal=colour, color_system=system)
+    console = Console(file=text, width=width, force_terminal=True, color_system=system)
     print_report(run_document(run), console)
     return text.getvalue()
 

@@ -7,19 +7,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from whet.cli.options import OutputOptions, SpecFile, print_json
 from whet.cli.terminal import TerminalConsole
 from whet.core.errors import UsageError
 from whet.core.records import UNQUANTIZED, MemoryPlan, ModelFacts, ResolvedEngine, encode
 from whet.core.units import human_bytes
 from whet.flow.run.options import CheckOptions, SpecOptions
+from whet.report.document import Code, Node, Paragraph, Section
+from whet.report.writers.console import print_sections
 
 if TYPE_CHECKING:
     from whet.flow.run.check.check import Checked
     from whet.flow.run.check.checkpoints import HubSource
-    from whet.flow.run.check.effort import Effort
 
 
 def check(
@@ -59,60 +58,49 @@ def check(
     names = [each.variant.name for each in variants]
     effort = effort_of(spec, names, device=device.kind, answer_tokens=facts.answer_tokens)
     if output.json:
-        _print_json(checked, variants, sources, effort, name=spec.name, machine=machine)
-    elif not output.quiet:
-        _print_text(checked, variants, sources, effort, name=spec.name, machine=machine)
+        measured = {"spec": spec.name, "machine": machine, "effort": asdict(effort)}
+        print_json(measured | _document(checked, variants, sources))
+    else:
+        title = f"ok {spec.name}: {len(variants)} variants on {machine}"
+        section = _section(title, checked, variants, [each.text for each in sources], effort.text)
+        print_sections([section], output.console)
     if options.strict and checked.advice:
         raise UsageError("--strict: the warnings above count as errors; correct the spec")
 
 
-def _print_json(
-    checked: Checked,
-    variants: Sequence[ResolvedEngine],
-    sources: Sequence[HubSource],
-    effort: Effort,
-    *,
-    name: str,
-    machine: str,
-) -> None:
-    lines = [{"variant": each.variant.name, "command": each.serve_line} for each in variants]
-    print_json(
-        {
-            "spec": name,
-            "machine": machine,
-            "models": [encode(source) for source in sources],
-            "disks": [encode(use) for use in checked.needs.disks],
-            "memory": [encode(plan) for plan in checked.needs.memory.values()],
-            "effort": asdict(effort),
-            "variants": lines,
-            "warnings": list(checked.advice),
-        }
-    )
+def _document(
+    checked: Checked, variants: Sequence[ResolvedEngine], sources: Sequence[HubSource]
+) -> dict[str, object]:
+    return {
+        "models": encode(sources),
+        "disks": encode(checked.needs.disks),
+        "memory": [encode(plan) for plan in checked.needs.memory.values()],
+        "variants": [
+            {"variant": each.variant.name, "command": each.serve_line} for each in variants
+        ],
+        "warnings": list(checked.advice),
+    }
 
 
-def _print_text(
+def _section(
+    title: str,
     checked: Checked,
     variants: Sequence[ResolvedEngine],
-    sources: Sequence[HubSource],
-    effort: Effort,
-    *,
-    name: str,
-    machine: str,
-) -> None:
-    console = TerminalConsole()
-    console.print(Text("ok", "green"), f"{name}: {len(variants)} variants on {machine}")
-    for line in [*(each.text for each in sources), *_missing(checked.facts.target)]:
-        console.print(f"  {line}", soft_wrap=True)
-    for resolved in variants:
-        console.print(f"  {resolved.variant.name}")
-        console.print(f"    {resolved.serve_line}", soft_wrap=True)
+    sources: Sequence[str],
+    effort: str,
+) -> Section:
+    """What is missing, each variant's command, and what the run takes."""
+    lines = [*sources, *_missing(checked.facts.target)]
+    nodes: list[Node] = [Paragraph(text=f"  {line}") for line in lines]
+    for each in variants:
+        nodes += [Paragraph(text=f"  {each.variant.name}"), Code(text=f"    {each.serve_line}")]
     needs = [
         *(f"memory, {plan.variant}: {_fit(plan)}" for plan in checked.needs.memory.values()),
         *(each.text for each in checked.needs.disks),
-        effort.text,
+        effort,
     ]
-    for line in needs:
-        console.print(f"  {line}", soft_wrap=True)
+    nodes += [Paragraph(text=f"  {line}") for line in needs]
+    return Section(id="check", title=title, group="Check", nodes=nodes, tone="good")
 
 
 def _fit(plan: MemoryPlan) -> str:
