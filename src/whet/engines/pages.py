@@ -13,14 +13,22 @@ from whet.core.redact import redact
 _TIMEOUT_S: Final = 30.0
 
 
-def json_page(base_url: str, path: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
-    """The object at ``path``; empty where the server has no such page.
+def text_page(base_url: str, path: str, *, timeout_s: float = _TIMEOUT_S) -> str:
+    """The text at ``path``; empty where the server has no such page.
 
     Raises ``EngineLostError`` where the server does not answer at all.
     """
     try:
-        data = json.loads(get_text(base_url, path, timeout_s=timeout_s))
-    except (HttpError, ValueError, RecursionError):
+        return get_text(base_url, path, timeout_s=timeout_s)
+    except HttpError:
+        return ""
+
+
+def json_page(base_url: str, path: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+    """The object at ``path``; empty where the server has no such page. Raises as ``text_page``."""
+    try:
+        data = json.loads(text_page(base_url, path, timeout_s=timeout_s) or "{}")
+    except (ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
 

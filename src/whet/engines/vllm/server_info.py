@@ -6,11 +6,9 @@ import re
 from typing import Final
 
 from whet.client.counters import info_labels
-from whet.client.errors import HttpError
-from whet.client.simple import get_text
 from whet.core.counters import CACHE_CONFIG
 from whet.core.records import Declared
-from whet.engines.pages import flatten, json_page, model_cards
+from whet.engines.pages import flatten, json_page, model_cards, text_page
 
 _INFO: Final = "/server_info?config_format=json"
 _ENGINE: Final = re.compile(r'^vllm:\w+\{[^}]*\bengine="([^"]+)"', re.MULTILINE)
@@ -27,10 +25,7 @@ def read_declared(base_url: str) -> Declared:
     """
     version = json_page(base_url, "/version", timeout_s=_TIMEOUT_S).get("version")
     info = json_page(base_url, _INFO, timeout_s=_TIMEOUT_S)
-    try:
-        metrics = get_text(base_url, "/metrics", timeout_s=_TIMEOUT_S)
-    except HttpError:
-        metrics = ""
+    metrics = text_page(base_url, "/metrics", timeout_s=_TIMEOUT_S)
     return Declared(
         version=version if isinstance(version, str) else None,
         config=tuple(sorted(flatten(info.get("vllm_config")))),

@@ -85,21 +85,28 @@ def write_checkpoint(
             out,
             key,
             written,
-            calibration=None if samples is None else samples.facts,
             units=(),
             seconds=(time.monotonic_ns() - started_ns) / NS_PER_S,
-            peak_memory_bytes=result["allocated_bytes"],
-            device=str(result["device"]),
-            phases=tuple(
-                Phase(name=name, seconds=float(result[item])) for item, name in _PHASES.items()
-            ),
-            warnings=() if samples is None else samples.facts.warnings,
             writer=tool.title,
+            **_measured(samples, result),
         )
         write_record(stage.folder, key, done)
         stage.keep()
     log.unlink(missing_ok=True)
     return done
+
+
+def _measured(samples: Calibration | None, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the record that the job reports, and those of its calibration text."""
+    return {
+        "calibration": None if samples is None else samples.facts,
+        "warnings": () if samples is None else samples.facts.warnings,
+        "peak_memory_bytes": result["allocated_bytes"],
+        "device": str(result["device"]),
+        "phases": tuple(
+            Phase(name=name, seconds=float(result[item])) for item, name in _PHASES.items()
+        ),
+    }
 
 
 def _write_job(
