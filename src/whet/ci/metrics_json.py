@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from whet.ci.result import ORDER, CiResult
 from whet.core.load_point import load_key
 from whet.core.records import Estimate
 from whet.core.run import Run
-
-_CELL: Final = (
-    "tps_mean",
-    "cost_per_1m_tokens",
-    "ttft_p95_ms",
-    "tpot_p50_ms",
-    "acceptance_length",
-    "prefix_hit_rate",
-    "memory_gb",
-)
+from whet.metrics import metrics_in
 
 
 def metrics_json(run: Run, result: CiResult) -> dict[str, float | str]:
@@ -31,11 +21,11 @@ def _figures(run: Run, variant: str) -> Iterator[tuple[str, float]]:
     for cell in run.cells:
         if cell.variant != variant:
             continue
-        for name in _CELL:
-            figure = getattr(cell, name)
+        for metric in metrics_in("cells"):
+            figure = cell.figures.get(metric.name)
             value = figure.value if isinstance(figure, Estimate) else figure
             if value is not None:
-                yield f"{load_key(cell.batch_size)}_{name}", value
+                yield f"{load_key(cell.batch_size)}_{metric.name}", value
     record = run.quality.get(variant)
     if record is None:
         return

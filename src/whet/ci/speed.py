@@ -7,18 +7,14 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Final
 
-from whet.ci.figures import (
-    COUNTED,
-    SPEED,
-    Metric,
-    same_traffic,
-    shared_table,
-    start_table,
-)
+from whet.ci.figures import limit as limit_of
+from whet.ci.figures import same_traffic, shared_table, start_table
 from whet.ci.result import Check, Sides
 from whet.core.format import number
 from whet.core.load_point import LoadPoint, load_words, loads_words
 from whet.core.records import Estimate, GateVerdict
+from whet.metrics import metrics_in
+from whet.metrics.metric import CounterMetric, Metric
 from whet.metrics.pooled import Cell, StartTable
 from whet.metrics.run_pair import RunPair
 from whet.report.text import shown
@@ -32,7 +28,7 @@ def speed_checks(sides: Sides) -> Iterator[Check]:
         yield Check(group="speed", name="loads", verdict="unknown", sentence=_no_load(sides))
     lost = {load: check for load in sides.loads if (check := sides.lost_cell(load)) is not None}
     yield from lost.values()
-    for metric in (*SPEED, *COUNTED):
+    for metric in metrics_in("changes"):
         tables = _tables(sides, metric)
         for load in sides.loads:
             if load not in lost and tables.pair.reference.starts((sides.variant, load)):
@@ -59,16 +55,16 @@ class _Tables:
 
 def _tables(sides: Sides, metric: Metric) -> _Tables:
     runs = sides.baseline, sides.candidate
-    before, after = (start_table(run, metric.name) for run in runs)
-    is_paired = metric in COUNTED and same_traffic(*runs)
+    before, after = (start_table(run, metric) for run in runs)
+    is_paired = isinstance(metric, CounterMetric) and same_traffic(*runs)
     return _Tables(
         pair=RunPair(reference=before, candidate=after),
-        shared=shared_table(*runs, metric.name) if is_paired else None,
+        shared=shared_table(*runs, metric) if is_paired else None,
     )
 
 
 def _compared(sides: Sides, metric: Metric, tables: _Tables, load: LoadPoint) -> Check:
-    cell, pair, is_counter = (sides.variant, load), tables.pair, metric in COUNTED
+    cell, pair, is_counter = (sides.variant, load), tables.pair, isinstance(metric, CounterMetric)
     before, after = (_figure(table, cell) for table in (pair.reference, pair.candidate))
     ratio: Estimate | None = None
     verdict: GateVerdict
@@ -80,7 +76,7 @@ def _compared(sides: Sides, metric: Metric, tables: _Tables, load: LoadPoint) ->
         ratio = tables.ratio(cell)
         verdict, sentence = _judged(ratio, metric, sides.max_regression)
         if verdict == "unknown" and not is_counter and ratio is not None and ratio.low is not None:
-            sentence += _more_starts(pair, cell, metric.limit(sides.max_regression))
+            sentence += _more_starts(pair, cell, limit_of(metric, sides.max_regression))
     unit = f" {metric.unit}" if metric.unit else ""
     return Check(
         group="counters" if is_counter else "speed",
@@ -94,7 +90,7 @@ def _compared(sides: Sides, metric: Metric, tables: _Tables, load: LoadPoint) ->
 def _without_figure(sides: Sides, metric: Metric, load: LoadPoint) -> tuple[GateVerdict, str, str]:
     """What a candidate without a figure above 0 has: a counter that stood still, or none."""
     cell = sides.candidate.cell(sides.variant, load)
-    if cell is not None and getattr(cell, metric.name) == 0:
+    if cell is not None and cell.figures[metric.name] == 0:
         return "fail", "nothing was counted", "0"
     return "unknown", "not measured", "none"
 
@@ -103,9 +99,9 @@ def _judged(ratio: Estimate | None, metric: Metric, allowed: float) -> tuple[Gat
     """Fail where the whole interval is beyond the limit, pass where it is within."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return "unknown", ONE_START
-    limit = metric.limit(allowed)
+    limit = limit_of(metric, allowed)
     beyond, within = ratio.low > limit, ratio.high <= limit
-    if metric.more_is_better:
+    if metric.better == "higher":
         beyond, within = ratio.high < limit, ratio.low >= limit
     change, most = shown(ratio, unit="+%").full, f"{100 * (limit - 1):+g}%"
     if beyond:

@@ -19,5 +19,8 @@ LORA_RUNNING: Final = 'vllm:lora_requests_info{running_lora_adapters="'
 
 The set is empty while only the bare model has requests.
 """
+TTFT: Final = "vllm:time_to_first_token_seconds"
+TPOT: Final = "vllm:request_time_per_output_token_seconds"
+E2E: Final = "vllm:e2e_request_latency_seconds"
 PROCESS_START: Final = "process_start_time_seconds"
 """A different value means a different process, whose counters start from zero."""

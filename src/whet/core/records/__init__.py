@@ -96,6 +96,7 @@ from whet.core.records.summary import (
     Difference,
     DifferenceSet,
     Estimate,
+    Figure,
     MemoryKind,
     Status,
 )
@@ -126,6 +127,7 @@ __all__ = [
     "Evidence",
     "Excluded",
     "ExclusionKind",
+    "Figure",
     "Finalists",
     "Fleet",
     "GateVerdict",

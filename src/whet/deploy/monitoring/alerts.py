@@ -10,18 +10,16 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from whet.core import counters
+from whet.core.counters import E2E, TPOT, TTFT
 from whet.core.records.envelope import Envelope, MeasuredRange
 from whet.deploy.monitoring.series import (
     BURN_WINDOWS,
     CACHE_CONFIG,
-    E2E,
     FINISHED,
     KV_USAGE,
     NAMES,
     PREEMPTIONS,
     RUNNING,
-    TPOT,
-    TTFT,
     Series,
     promql_string,
 )

@@ -17,9 +17,9 @@ from whet.flow.bench.run import BenchRequest, Target, reach, run_once
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
+from whet.metrics import CellContext, summarise
 from whet.metrics.objective import judge, judge_attainment
 from whet.metrics.saturation import SearchPlan, find_knee, find_saturation
-from whet.metrics.summary import CellContext, summarise
 from whet.metrics.usable import trial_problem
 from whet.metrics.window import steady_requests
 

@@ -14,16 +14,9 @@ from whet.core.format import number, percent, plural
 from whet.core.records import Estimate
 from whet.core.records.against import ServerComparison
 from whet.core.redact import one_line
+from whet.metrics import METRICS
 
 SCHEMA_VERSION: Final = 1
-_TITLES: Final = {
-    "tps_mean": "output tokens/s",
-    "rps_mean": "requests/s",
-    "ttft_p50_ms": "TTFT p50, ms",
-    "ttft_p95_ms": "TTFT p95, ms",
-    "tpot_p50_ms": "TPOT p50, ms",
-    "e2e_p50_ms": "E2E p50, ms",
-}
 _STYLE: Final = {"better": "green", "worse": "red", "no difference": "dim", "undecided": "yellow"}
 
 
@@ -54,7 +47,7 @@ def answer(view: AgainstView) -> str:
     """Say in one sentence how B compares with A.
 
     The sentence leaves out a percentile with too few samples to be certain. Without a difference it
-    states the largest one in output tokens/s that the run could have missed: the greatest distance
+    states the largest one in throughput that the run could have missed: the greatest distance
     of the ratio's interval from 1.
     """
     if not view.comparisons:
@@ -103,7 +96,7 @@ def _table(view: AgainstView) -> Table:
     for item in view.comparisons:
         mark = "" if _certain(item) else " ?"
         made.add_row(
-            _TITLES.get(item.metric, item.metric),
+            METRICS[item.metric].label,
             _figure(item.a),
             _figure(item.b),
             _ratio(item.ratio),
@@ -131,8 +124,7 @@ def _certain(item: ServerComparison) -> bool:
 
 
 def _change(item: ServerComparison) -> str:
-    title = _TITLES.get(item.metric, item.metric).removesuffix(", ms")
-    return f"{title} ({percent(item.ratio.value - 1, signed=True)})"
+    return f"{METRICS[item.metric].title} ({percent(item.ratio.value - 1, signed=True)})"
 
 
 def _listed(items: Sequence[str]) -> str:
@@ -140,9 +132,10 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def _undetected(comparisons: Sequence[ServerComparison]) -> str:
-    """Name the largest difference in the first metric that the run could have missed."""
-    first = comparisons[0]
-    ends = [end for end in (first.ratio.low, first.ratio.high) if end is not None]
+    """Name the largest difference in throughput that the run could have missed."""
+    rates = (item for item in comparisons if item.metric == "tps_mean")
+    item = next(rates, comparisons[0])
+    ends = [end for end in (item.ratio.low, item.ratio.high) if end is not None]
     widest = max((abs(end - 1) for end in ends), default=0.0)
-    title = _TITLES.get(first.metric, first.metric)
+    title = METRICS[item.metric].title
     return f"; one of up to {percent(widest)} in {title} could have gone undetected"

@@ -15,12 +15,12 @@ from whet.core.records import Estimate, TrialRecord
 from whet.core.records.objective import ObjectiveVerdict
 from whet.core.redact import one_line
 from whet.core.units import NS_PER_MS
-from whet.metrics import request_figures, summarise
+from whet.metrics import METRICS, CellContext, metrics_in, request_figures, summarise
 from whet.metrics.drift import drifts_of
 from whet.metrics.estimates import Floats, quantile_estimate
+from whet.metrics.metric import CounterMetric, RateMetric
 from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures
-from whet.metrics.summary import CellContext
 from whet.metrics.usable import usable_trials
 from whet.metrics.window import first_wave, steady_requests, whole_run
 from whet.report.bench.vllm_json import Selection
@@ -68,27 +68,22 @@ def _print_rates(good: Sequence[TrialRecord], console: Console) -> None:
     """Rates over whole runs, as ``vllm bench serve`` counts them; hit rate and acceptance."""
     cell = CellContext(price_usd_per_hour=0.0, memory_kind="device")
     summary = summarise(good, cell=cell, window=whole_run)
-    rates = [
-        ("requests/s", summary.rps_mean),
-        ("output tokens/s", summary.tps_mean),
-    ]
-    for name, estimate in rates:
-        if estimate is not None:
-            console.print(f"{name}: {_number(estimate)}", highlight=False)
-    if summary.burst_ttft_p95_ms is not None:
+    for metric in METRICS.values():
+        estimate = summary.estimate(metric.name)
+        if isinstance(metric, RateMetric) and estimate is not None:
+            line = f"{metric.title}: {_number(estimate)} {metric.unit}"
+            console.print(line, highlight=False)
+    if (burst := summary.estimate("burst_ttft_p95_ms")) is not None:
+        median = summary.estimate("burst_ttft_p50_ms")
         waves = sum(len(first_wave(trial)) for trial in good)
         console.print(
-            f"burst TTFT: p50 {_point(summary.burst_ttft_p50_ms)} ms, p95 "
-            f"{_point(summary.burst_ttft_p95_ms)} ms over the {waves} requests that began on an "
-            "idle server; left out below",
+            f"burst TTFT: p50 {_point(median)} ms, p95 {_point(burst)} ms over the {waves} "
+            "requests that began on an idle server; left out below",
             highlight=False,
         )
-    for name, value in (
-        ("prefix hit rate", summary.prefix_hit_rate),
-        ("acceptance length", summary.acceptance_length),
-    ):
-        if value is not None:
-            console.print(f"{name}: {value:.3g}", highlight=False)
+    for metric in metrics_in("cells"):
+        if isinstance(metric, CounterMetric) and summary.figures[metric.name] is not None:
+            console.print(f"{metric.title}: {summary.figures[metric.name]:.3g}", highlight=False)
 
 
 def _latencies(figures: Sequence[RequestFigures], selection: Selection) -> Table:

@@ -26,7 +26,7 @@ from whet.core.records.objective import (
 from whet.core.redact import one_line
 from whet.core.store import write_atomic
 from whet.core.units import ns_to_s
-from whet.metrics import CellContext, request_figures, summarise
+from whet.metrics import METRICS, CellContext, request_figures, summarise
 from whet.metrics.drift import drift
 from whet.metrics.objective import goodput_text
 from whet.report.bench.vllm_json import Selection, vllm_result
@@ -38,6 +38,13 @@ from whet.report.text import DASH, shown
 
 _STYLE: Final = {"met": "green", "missed": "red", "undecided": "yellow"}
 _EACH: Final = ("ttfts", "latencies", "start_times", "output_lens", "errors")  # one a request
+_FIGURES: Final = {
+    "request_throughput": "rps_mean",
+    "output_throughput": "tps_mean",
+    "p95_ttft_ms": "ttft_p95_ms",
+    "p95_tpot_ms": "tpot_p95_ms",
+}
+"""The metrics of each measurement, by their keys in JSON, which are those of vLLM."""
 _BUILT_UP: Final = 2  # times as long as a request takes: in flight is what it will be (Little)
 
 
@@ -219,8 +226,8 @@ def _table(view: SearchView) -> Table:
     targets = [item.asked for item in view.saturation.measurements[0].outcome.judgements]
     table = Table(title="latencies in ms, from the schedule; ? too few requests to be certain")
     sent = f"{view.unit} sent" if view.axis == "rate" else view.unit
-    names = (sent, "requests", "failed", "requests/s", "output tokens/s", "TTFT p95", "TPOT p95")
-    for name in names:
+    shown_names = [METRICS[name].heading for name in _FIGURES.values()]
+    for name in (sent, "requests", "failed", *shown_names):
         table.add_column(name, justify="right")
     for text in targets:
         table.add_column(Text(one_line(text)), justify="right")
@@ -231,10 +238,7 @@ def _table(view: SearchView) -> Table:
             _plain(row.measured.level),
             str(summary.requests),
             str(summary.errors or DASH),
-            shown(summary.rps_mean).marked,
-            shown(summary.tps_mean).marked,
-            shown(summary.ttft_p95_ms).marked,
-            shown(summary.tpot_p95_ms).marked,
+            *(shown(summary.figures[name]).marked for name in _FIGURES.values()),
             *(
                 _figure(item, share=_is_share(view, place))
                 for place, item in enumerate(row.measured.outcome.judgements)
@@ -266,10 +270,7 @@ def _measurement_json(row: _Row) -> dict[str, Any]:
         "trial": row.trial.trial,
         "completed": summary.requests - summary.errors,
         "failed": summary.errors,
-        "request_throughput": _encoded(summary.rps_mean),
-        "output_throughput": _encoded(summary.tps_mean),
-        "p95_ttft_ms": _encoded(summary.ttft_p95_ms),
-        "p95_tpot_ms": _encoded(summary.tpot_p95_ms),
+        **{key: _encoded(summary.figures[name]) for key, name in _FIGURES.items()},
     } | {name: raw[name] for name in _EACH}
 
 

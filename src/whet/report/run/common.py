@@ -17,9 +17,10 @@ from whet.core.records import (
 )
 from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
+from whet.metrics.metric import Metric
 from whet.report.charts.palette import Look, looks
 from whet.report.charts.plots import Point
-from whet.report.document import Tone
+from whet.report.document import Column, Tone
 from whet.report.text import ONE_START, shown
 
 UNPROVED: Final = ("contradicted", "unproved")
@@ -36,6 +37,11 @@ _MANY: Final = 12
 def load_title(points: Iterable[LoadPoint]) -> str:
     """The head of a column of loads: ``in flight``, or ``load`` where each is a rate."""
     return "load" if any(isinstance(point, Rate) for point in points) else "in flight"
+
+
+def metric_column(metric: Metric) -> Column:
+    """The column of a metric."""
+    return Column(name=metric.heading, unit=metric.unit, figure=True, drop=metric.drop)
 
 
 def tone_of(word: str) -> Tone:

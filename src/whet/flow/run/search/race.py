@@ -35,6 +35,7 @@ from whet.flow.run.measure.session import (
 from whet.flow.run.traffic.lengths import measure_lengths
 from whet.flow.run.traffic.workload import trial_plan
 from whet.metrics import CellContext, summarise
+from whet.metrics.cost import usd_per_1m_tokens
 from whet.predict.hardware import known_name, sheet_of
 from whet.predict.performance import Calibration, Request, StepModel, calibration_of, simulate
 from whet.predict.performance.observe import draft_of, engines_of, limits_of, variant_work
@@ -155,7 +156,9 @@ class _Race:
         tpot = [each.tpot_s for each in timed if each.request.output > 1]
         return PredictedCell(
             batch_size=size,
-            cost_per_1m_tokens=job.spec.hardware.price_usd_per_hour / 3600 / tokens_per_s * 1e6,
+            cost_per_1m_tokens=usd_per_1m_tokens(
+                tokens_per_s, job.spec.hardware.price_usd_per_hour
+            ),
             ttft_ms=1e3 * float(np.mean([each.ttft_s for each in timed])),
             tpot_ms=1e3 * float(np.mean(tpot)) if tpot else 0.0,
         )
@@ -256,8 +259,8 @@ class _Race:
             return Measured(cost=math.inf, met=False, seconds=seconds)
         limits = (
             (cell.ttft_p95_ms, objective.recommend_ttft_ms),
-            (cell.tpot_p95_ms, objective.tpot_ms),
-            (cell.e2e_p95_ms, objective.e2e_ms),
+            (cell.estimate("tpot_p95_ms"), objective.tpot_ms),
+            (cell.estimate("e2e_p95_ms"), objective.e2e_ms),
         )
         met = all(
             limit is None or (figure is not None and figure.value <= limit)
