@@ -262,7 +262,7 @@ def test_requests_that_were_sent_again_are_counted(whet: Whet, tmp_path: Path) -
 def test_metrics_that_fail_do_not_stop_a_bench(
     whet: Whet, monkeypatch: pytest.MonkeyPatch, script: dict[str, Any]
 ) -> None:
-    for module in ("load.trial", "flow.bench.load"):
+    for module in ("load.trial", "load.sources.source"):
         monkeypatch.setattr(f"whet.{module}.OPTIONAL_COUNTERS_TIMEOUT_S", 0.2)
     with scripted_server(ttft_s=0.02, **script) as server:
         said = whet("bench", server.url, *SMALL, "--num-prompts", 10)

@@ -53,6 +53,18 @@ def _views(*views: View) -> frozenset[View]:
 
 
 _TABLE: Final[tuple[Metric, ...]] = (
+    RateMetric(
+        name="tps_mean",
+        title="throughput",
+        unit="tok/s",
+        axis="output tokens per second",
+        better="higher",
+        work=output_tokens,
+        one="output_token",
+        views=_views("differences", "cells", "charts", "compare", "changes", "envelope"),
+        drop=0,
+        block=0,
+    ),
     RequestMetric(
         name="ttft_p50_ms",
         title="TTFT p50",
@@ -129,18 +141,6 @@ _TABLE: Final[tuple[Metric, ...]] = (
         of=itl_ms,
         quantile=0.50,
         views=_views(),
-        block=0,
-    ),
-    RateMetric(
-        name="tps_mean",
-        title="throughput",
-        unit="tok/s",
-        axis="output tokens per second",
-        better="higher",
-        work=output_tokens,
-        one="output_token",
-        views=_views("differences", "cells", "charts", "compare", "changes", "envelope"),
-        drop=0,
         block=0,
     ),
     RateMetric(

@@ -67,7 +67,9 @@ _CIRCUMSTANCES: Final = (
 def csv_columns() -> tuple[str, ...]:
     """Return every column of ``results.csv``; new ones are added at the end only."""
     blocks = [[each for each in METRICS.values() if each.block == at] for at in range(APPENDED + 1)]
-    first = sorted(blocks[0], key=lambda metric: _column(metric) not in _LEADING)
+    first = sorted(
+        blocks[0], key=lambda metric: (*_LEADING, _column(metric)).index(_column(metric))
+    )
     burst, rate, stall, appended = (
         [name for metric in block for name in _columns(metric)] for block in blocks[1:]
     )
