@@ -17,6 +17,9 @@ from whet.metrics.requests import RequestFigures
 from whet.metrics.starts import by_start, pooled_rate, quantile_over_starts
 from whet.metrics.usable import usable_trials
 
+Direction = Literal["lower", "higher"]
+"""Whether a lower or a higher figure is better."""
+
 View = Literal["differences", "cells", "charts", "compare", "changes", "envelope", "dashboard"]
 """Where a metric may be shown besides ``results.csv`` and JSON, which hold every one.
 
@@ -43,7 +46,7 @@ class Metric(ABC):
     name: str
     title: str
     unit: str = ""
-    better: Literal["lower", "higher"]
+    better: Direction
     views: frozenset[View] = EVERYWHERE
     sign: Literal["", "$"] = ""
     axis: str = ""
@@ -92,6 +95,8 @@ class RequestMetric(Metric):
     quantile: float
     wave: Literal["steady", "first"] = "steady"
     histogram: str | None = None
+    unit: str = "ms"
+    better: Direction = "lower"
 
     def of_cell(self, cell: Measured) -> Estimate | None:
         """Return the quantile over the requests of all starts."""
