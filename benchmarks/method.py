@@ -13,7 +13,6 @@ import argparse
 import csv
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Final
@@ -35,8 +34,8 @@ from whet.core.spec import ObjectiveSpec
 from whet.core.units import NS_PER_MS
 from whet.decision import DecisionInputs, TierInputs, decide
 from whet.metrics import CellContext, summarise
+from whet.metrics.cost import cost_per_1m_tokens
 from whet.metrics.pooled import StartTable
-from whet.metrics.summary import cost_per_1m_tokens
 
 VARIANTS: Final = 6
 SIZES: Final = (1, 8, 32)
@@ -166,7 +165,7 @@ def _cell(name: str, load: LoadPoint, rates: dict[int, float], table: StartTable
     low, high = table.interval((name, load), rate) or (None, None)
     ttft = Estimate(value=100.0, low=90.0, high=110.0, samples=200)
     tps = Estimate(value=rate, low=low, high=high, samples=len(rates))
-    cell = CellSummary(
+    return CellSummary(
         variant=name,
         batch_size=load,
         status="complete",
@@ -175,10 +174,12 @@ def _cell(name: str, load: LoadPoint, rates: dict[int, float], table: StartTable
         requests=200,
         errors=0,
         memory_kind="device",
-        ttft_p95_ms=ttft,
-        tps_mean=tps,
+        figures={
+            "ttft_p95_ms": ttft,
+            "tps_mean": tps,
+            "cost_per_1m_tokens": cost_per_1m_tokens(tps, 1.0),
+        },
     )
-    return replace(cell, cost_per_1m_tokens=cost_per_1m_tokens(tps, 1.0))
 
 
 def _passed(name: str) -> QualityRecord:

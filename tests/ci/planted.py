@@ -13,8 +13,10 @@ from whet.ci.compare import compare_runs, open_sides
 from whet.ci.options import CiOptions
 from whet.ci.result import Check, CiResult
 from whet.core.records import CellSummary, RequestEvent, TrialRecord
+from whet.core.run import Run
 from whet.core.store import RunStore, write_json
 from whet.demo.bundled import RECORDED
+from whet.metrics import METRICS
 
 CPU_DEMO = Path(__file__).parents[2] / "results" / "cpu-demo" / "run.tar.xz"
 H200 = RECORDED
@@ -95,7 +97,12 @@ def change_record(root: Path, kind: str, key: str, cls: type[Any], **fields: Any
 
 
 def change_cell(root: Path, variant: str, size: int, **fields: Any) -> None:
-    change_record(root, "cells", f"{variant}--b{size:03d}", CellSummary, **fields)
+    """Change fields and figures of a stored cell."""
+    key = f"{variant}--b{size:03d}"
+    cell = Run.read(root).cell(variant, size)
+    assert cell is not None
+    figures = {name: fields.pop(name) for name in METRICS if name in fields}
+    change_record(root, "cells", key, CellSummary, figures={**cell.figures, **figures}, **fields)
 
 
 def change_file(root: Path, name: str, change: Callable[[Any], None]) -> None:

@@ -26,7 +26,7 @@ from whet.core.store import RunStore
 
 Copy = Callable[[Path], Path]
 EAGLE = "fp8+eagle3+cache"
-TOKENS = "output tokens per second, batch size 128"
+TOKENS = "throughput, batch size 128"
 SPECULATING = "spec+cache"
 WEIGHTS = "f4db029c6363"
 """The first digits of the demo target's hash."""
@@ -278,8 +278,8 @@ def test_a_load_without_figures_fails_unless_it_was_the_measurement(
     lost = check(result, "figures, batch size 8")
     assert (lost.verdict, lost.sentence) == (verdict, cell["failure"])
     names = {each.name for each in result.checks}
-    assert "output tokens per second, batch size 8" not in names
-    assert "output tokens per second, batch size 1" in names
+    assert "throughput, batch size 8" not in names
+    assert "throughput, batch size 1" in names
 
 
 def test_a_server_that_died_under_load_fails(demo: Path, copy_of: Copy) -> None:

@@ -131,11 +131,11 @@ def test_exit_codes_follow_the_verdict(whet: Whet, candidate: Path, baseline: Pa
     passed = whet(*words, *LOOSE)
     assert (passed.code, passed.out, passed.err) == (0, "", "")
     said = whet(*words).sentence(UNKNOWN)
-    assert said.startswith("spec+cache is inconclusive (counts as not passed): output tokens per")
+    assert said.startswith("spec+cache is inconclusive (counts as not passed): throughput, ")
     assert "starts of each would decide" in said
     change_trials(candidate, "spec+cache", slower(3), 8)
     said = whet(*words).sentence(FAIL)
-    assert said.startswith("spec+cache fails: output tokens per second, batch size 8: ")
+    assert said.startswith("spec+cache fails: throughput, batch size 8: ")
     assert said.endswith("(and 2 more)")
 
 

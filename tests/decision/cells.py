@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from whet.core.records import (
     Decision,
     DegenerateTraffic,
     Estimate,
+    Figure,
     MatrixEntry,
     QualityRecord,
     Verdict,
 )
 from whet.core.spec import ObjectiveSpec
 from whet.decision import DecisionInputs, TierInputs, decide
+from whet.metrics import METRICS
 from whet.metrics.pooled import StartTable
 
 
@@ -44,26 +47,24 @@ def cell(variant: str, batch: int, cost: float, ttft: float, **changes: Any) -> 
         "starts": 3,
         "requests": 200,
         "errors": 0,
-        "ttft_p50_ms": estimate(ttft / 2),
-        "ttft_p95_ms": estimate(ttft),
-        "tpot_p50_ms": None,
-        "tpot_p95_ms": None,
-        "e2e_p50_ms": None,
-        "e2e_p95_ms": None,
-        "itl_p50_ms": None,
-        "tps_mean": estimate(1e6 / 3600 / cost),
-        "rps_mean": None,
-        "goodput_rps": None,
-        "cost_per_1m_tokens": estimate(cost),
-        "memory_gb": 10.0,
         "memory_kind": "device",
-        "acceptance_length": None,
-        "prefix_hit_rate": None,
-        "expected_hit_rate": None,
         "window_s": 30.0,
         "warmup_excluded": 20,
     }
-    return CellSummary(**(fields | changes))
+    figures: dict[str, Figure] = {
+        "ttft_p50_ms": estimate(ttft / 2),
+        "ttft_p95_ms": estimate(ttft),
+        "tps_mean": estimate(1e6 / 3600 / cost),
+        "cost_per_1m_tokens": estimate(cost),
+        "memory_gb": 10.0,
+    }
+    figures |= {name: changes.pop(name) for name in METRICS if name in changes}
+    return CellSummary(**(fields | changes), figures=figures)
+
+
+def with_figures(item: CellSummary, **figures: Figure) -> CellSummary:
+    """The cell with some figures replaced."""
+    return replace(item, figures={**item.figures, **figures})
 
 
 def quality(
@@ -127,7 +128,7 @@ def starts(
     """``count`` starts of each cell around its figure, apart by about ``sd`` on the log scale."""
     figures = {}
     for at, item in enumerate(cells):
-        value = getattr(item, metric)
+        value = item.estimate(metric)
         logs = sd * np.linspace(1, -1, count) * (-1) ** at if count > 1 else [0.0]
         logs = logs if value is not None else []
         figures[item.variant, item.batch_size] = {

@@ -12,6 +12,7 @@ from tests.decision.cells import (
     quality,
     tier,
     verdict,
+    with_figures,
 )
 
 FP16, AWQ = cell("fp16", 8, 1.00, 150), cell("awq", 8, 0.60, 150)
@@ -33,8 +34,8 @@ def test_a_tail_on_the_target_is_not_below_it() -> None:
 
 
 def test_other_latencies_count_where_they_are_asked_for() -> None:
-    slow = replace(AWQ, tpot_p95_ms=estimate(60), e2e_p95_ms=estimate(900))
-    quick = replace(FP16, tpot_p95_ms=estimate(40), e2e_p95_ms=estimate(900))
+    slow = with_figures(AWQ, tpot_p95_ms=estimate(60), e2e_p95_ms=estimate(900))
+    quick = with_figures(FP16, tpot_p95_ms=estimate(40), e2e_p95_ms=estimate(900))
     assert entry(decided(tier([slow, quick]))).variant == "awq"
     assert entry(decided(tier([slow, quick]), tpot_ms=50.0)).variant == "fp16"
     assert entry(decided(tier([slow, quick]), e2e_ms=800.0)).outcome == "none"
@@ -42,7 +43,7 @@ def test_other_latencies_count_where_they_are_asked_for() -> None:
 
 def test_a_rate_below_its_floor_does_not_qualify() -> None:
     """A variant without the lever has no rate, and the floor does not concern it."""
-    drafted = replace(AWQ, acceptance_rate=0.6)
+    drafted = with_figures(AWQ, acceptance_rate=0.6)
     for floor, expected in ((0.65, "fp16"), (0.6, "awq")):
         decision = decided(tier([FP16, drafted]), min_acceptance_rate=floor)
         assert entry(decision).variant == expected
@@ -82,7 +83,7 @@ def test_one_start_or_an_uncertified_percentile_certifies_nothing() -> None:
     ttft = FP16.ttft_p95_ms
     assert ttft is not None
     for figure in (replace(ttft, low=None, high=None), replace(ttft, certified=False)):
-        found = entry(decided(tier([replace(FP16, ttft_p95_ms=figure)])))
+        found = entry(decided(tier([with_figures(FP16, ttft_p95_ms=figure)])))
         assert found.outcome == "point estimate"
 
 
@@ -96,7 +97,7 @@ def test_nobody_is_explained_by_the_nearest_miss() -> None:
 
 
 def test_an_uncertified_tail_may_win_and_says_so() -> None:
-    short = replace(AWQ, ttft_p95_ms=estimate(150, certified=False))
+    short = with_figures(AWQ, ttft_p95_ms=estimate(150, certified=False))
     found = entry(decided(tier([FP16, short])))
     assert found.variant == "awq"
     assert "rests on 40 requests" in found.reason

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from tests.decision.cells import cell, decided, estimate, quality, starts, tier, timed
+from tests.decision.cells import (
+    cell,
+    decided,
+    estimate,
+    quality,
+    starts,
+    tier,
+    timed,
+    with_figures,
+)
 from whet.core.format import significant
 from whet.core.load_point import Rate
 from whet.core.records import (
@@ -112,7 +121,7 @@ def test_a_difference_that_takes_many_starts_is_a_tie_and_the_default_stays() ->
 def test_one_start_is_a_point_estimate_that_needs_more() -> None:
     cells = [FP16, AWQ]
     one = [
-        replace(item, starts=1, cost_per_1m_tokens=replace(cost, low=None, high=None))
+        with_figures(replace(item, starts=1), cost_per_1m_tokens=replace(cost, low=None, high=None))
         for item in cells
         if (cost := item.cost_per_1m_tokens) is not None
     ]
@@ -213,11 +222,9 @@ def test_every_variant_is_tested_against_the_reference_once() -> None:
 
 
 def test_what_weakens_the_evidence_is_said() -> None:
-    weak = replace(
-        AWQ,
+    weak = with_figures(
+        replace(AWQ, memory_kind="resident", starts=1),
         ttft_p95_ms=estimate(150, certified=False),
-        memory_kind="resident",
-        starts=1,
     )
     records = {"fp16": quality("fp16"), "awq": quality("awq", reason="few questions")}
     found = recommended(decided(tier([FP16, weak], quality=records)))
@@ -366,7 +373,7 @@ def test_a_schema_that_no_server_enforced_is_said_once() -> None:
 
 
 def test_speculation_whose_answers_were_not_checked_is_not_recommended() -> None:
-    fast = replace(AWQ, acceptance_length=2.5)
+    fast = with_figures(AWQ, acceptance_length=2.5)
     unproved = tier([FP16, AWQ], speculating={"awq"})
     for inputs in (tier([FP16, fast]), unproved):
         decision = decided(inputs)

@@ -24,6 +24,7 @@ from whet.core.records import decode
 from whet.core.records.envelope import Envelope
 from whet.core.run import Run
 from whet.deploy.monitoring import monitoring_files, notification_delay_s
+from whet.deploy.monitoring.series import exact_edges_s
 from whet.engines.vllm.buckets import bucket_edges
 from whet.watch.envelope import envelope_of
 
@@ -54,7 +55,7 @@ def envelope() -> Envelope:
 
 def rules_of(envelope: Envelope, scrape_s: float, folder: Path) -> dict[str, Any]:
     """Write the rule file, checked by promtool, and return it."""
-    edges = bucket_edges(envelope.edges_s(), "0.32.0")
+    edges = bucket_edges(exact_edges_s(envelope), "0.32.0")
     files = monitoring_files(envelope, edges_s=edges, scrape_interval_s=scrape_s)
     path = folder / "rules.yml"
     path.write_text(files["monitoring/rules.yml"])
@@ -270,7 +271,7 @@ def test_the_configurations_are_whole(tmp_path: Path, envelope: Envelope) -> Non
 
 
 def test_old_engines_alert_at_an_edge_that_they_have(tmp_path: Path, envelope: Envelope) -> None:
-    edges = bucket_edges(envelope.edges_s(), "0.26.0")
+    edges = bucket_edges(exact_edges_s(envelope), "0.26.0")
     text = monitoring_files(envelope, edges_s=edges)["monitoring/rules.yml"]
     used = {
         float(edge) for edge in re.findall(r'first_token_seconds_bucket\{[^}]*le="([^"]+)"', text)

@@ -68,11 +68,11 @@ def test_trials_of_one_start_are_pooled_and_have_no_interval() -> None:
 def test_a_latency_s_interval_comes_from_starts_and_its_samples_are_requests() -> None:
     both = [replace(item, start=item.trial) for item in trials(2)]
     slower = [replace(trial(steady(16, scale=1.5), number=2), start=2)]
-    ttft = summarise([*both, *slower], cell=CELL).ttft_p50_ms
+    ttft = summarise([*both, *slower], cell=CELL).estimate("ttft_p50_ms")
     assert ttft is not None
     assert (ttft.value, ttft.samples) == (10.0, 48)
     assert (ttft.low, ttft.high) == (None, None), "three starts cannot bound the median: 1/3 apart"
-    same = summarise(both, cell=CELL).ttft_p50_ms
+    same = summarise(both, cell=CELL).estimate("ttft_p50_ms")
     assert same is not None
     assert (same.low, same.high) == (10.0, 10.0)
 
@@ -80,9 +80,9 @@ def test_a_latency_s_interval_comes_from_starts_and_its_samples_are_requests() -
 def test_a_start_without_goodput_has_no_interval() -> None:
     cell = replace(CELL, ttft_ms=12.0)
     goodput = summarise([trial(steady(16)), trial(steady(16, scale=2.0), number=1)], cell=cell)
-    assert goodput.goodput_rps is not None
-    assert goodput.goodput_rps.value == pytest.approx((16 / 0.480 + 0) / 2)
-    assert goodput.goodput_rps.low is None
+    assert goodput.estimate("goodput_rps") is not None
+    assert goodput.estimate("goodput_rps").value == pytest.approx((16 / 0.480 + 0) / 2)
+    assert goodput.estimate("goodput_rps").low is None
 
 
 def test_cost_is_price_over_tokens_and_its_interval_is_turned_over() -> None:
@@ -105,9 +105,9 @@ def test_goodput_counts_an_error_and_a_late_one_as_misses() -> None:
     cell = replace(CELL, ttft_ms=20.0)
     summary = summarise([trial(events)], cell=cell)
     assert summary.errors == 1
-    assert summary.goodput_rps is not None
-    assert summary.goodput_rps.value == pytest.approx(38 / 1.22)
-    assert summarise([trial(events)], cell=CELL).goodput_rps is None
+    assert summary.estimate("goodput_rps") is not None
+    assert summary.estimate("goodput_rps").value == pytest.approx(38 / 1.22)
+    assert summarise([trial(events)], cell=CELL).estimate("goodput_rps") is None
 
 
 def test_counters_become_acceptance_length_and_hit_rate() -> None:
@@ -161,7 +161,7 @@ def test_a_trial_that_cannot_count_fails_the_cell_in_words(bad: TrialRecord, sai
     assert summary.status == "failed"
     assert said in (summary.failure or "")
     assert summary.trials == 1
-    assert summary.ttft_p50_ms is not None
+    assert summary.estimate("ttft_p50_ms") is not None
     alone = summarise([bad], cell=CELL)
     assert (alone.status, alone.tps_mean, alone.cost_per_1m_tokens) == ("failed", None, None)
 
@@ -208,6 +208,6 @@ def test_a_stall_is_the_longest_gap_of_a_request() -> None:
         replace(e, chunk_ns=(*e.chunk_ns[:-1], e.chunk_ns[-1] + 395_000_000)) for e in events[::10]
     ]
     events[::10] = stalled
-    stall = summarise([replace(trial(events), loop="open")], cell=CELL).stall_p95_ms
+    stall = summarise([replace(trial(events), loop="open")], cell=CELL).estimate("stall_p95_ms")
     assert stall is not None
     assert stall.value == pytest.approx(400)

@@ -60,18 +60,18 @@ def printed(shown: ServersCompared, *, width: int = 120) -> str:
     [
         (
             view(MORE, EARLY, LATE, compared("rps_mean", 1.0, "no difference")),
-            "B is better than A on output tokens/s (+25.0%) and TPOT p50 (-20.0%), worse than A on "
+            "B is better than A on throughput (+25.0%) and TPOT p50 (-20.0%), worse than A on "
             "TTFT p50 (+50.0%); no certain difference on the rest.",
         ),
         (view(LATE), "B is worse than A on TTFT p50 (+50.0%)."),
         (
             view(SAME),
-            "No difference between A and B was observed; one of up to 1.0% in output tokens/s "
+            "No difference between A and B was observed; one of up to 1.0% in throughput "
             "could have gone undetected.",
         ),
         (
             view(SAME, DOUBTED),
-            "No difference between A and B was observed; one of up to 1.0% in output tokens/s "
+            "No difference between A and B was observed; one of up to 1.0% in throughput "
             "could have gone undetected.",
         ),
         (
@@ -90,9 +90,9 @@ def test_the_answer_in_words(shown: ServersCompared, told: str) -> None:
 def test_the_table_has_both_figures_and_the_ratio() -> None:
     lines = printed(view(MORE, LATE, DOUBTED)).splitlines()
     assert [line.strip() for line in lines[2:4]] == ["A: http://a:1", "B: http://b:2"]
-    (more,) = [line for line in lines if line.startswith("output tokens/s")]
+    (more,) = [line for line in lines if line.startswith("throughput")]
     assert more.split() == [
-        "output", "tokens/s", "100", "[99.0,", "101]", "125", "[124,", "126]", "1.250",
+        "throughput,", "tok/s", "100", "[99.0,", "101]", "125", "[124,", "126]", "1.250",
         "[1.238,", "1.262]", "better",
     ]  # fmt: skip
     (doubted,) = [line for line in lines if line.startswith("TTFT p95")]

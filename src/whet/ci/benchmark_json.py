@@ -6,17 +6,14 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, Final
 
-from whet.ci.figures import SPEED, start_table
+from whet.ci.figures import start_table
 from whet.core.load_point import LoadPoint, load_key, load_words
 from whet.core.run import Run
+from whet.metrics import metrics_in
+from whet.metrics.metric import RateMetric
 
 _FORM: Final = "5.3.1"
 """The version of pytest-benchmark that this form is of."""
-_NAMES: Final = {
-    "tps_mean": "output_token",
-    "ttft_p95_ms": "ttft_p95",
-    "tpot_p50_ms": "tpot_p50",
-}
 
 
 def benchmark_json(run: Run, variant: str) -> dict[str, Any]:
@@ -25,12 +22,17 @@ def benchmark_json(run: Run, variant: str) -> dict[str, Any]:
     Throughput is given as the seconds of an output token.
     """
     environment, benchmarks = run.require_environment(), []
-    for metric in SPEED:
-        for load, block in start_table(run, metric.name).blocks.items():
+    for metric in metrics_in("changes"):
+        for load, block in start_table(run, metric).blocks.items():
             figures = block.figures.get(variant, {}).values()
-            seconds = [1 / x if metric.more_is_better else x / 1000 for x in figures]
+            if isinstance(metric, RateMetric):
+                name, seconds = metric.one, [1 / x for x in figures]
+            elif metric.unit == "ms":
+                name, seconds = metric.name.removesuffix("_ms"), [x / 1000 for x in figures]
+            else:
+                continue
             if seconds:
-                benchmarks.append(_benchmark(_NAMES[metric.name], variant, load, seconds))
+                benchmarks.append(_benchmark(name, variant, load, seconds))
     return {
         "machine_info": {
             "node": environment.device.name,

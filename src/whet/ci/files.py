@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from whet.ci.benchmark_json import benchmark_json
@@ -16,17 +15,8 @@ from whet.core.records import Estimate
 from whet.core.redact import clean
 from whet.core.run import Run
 from whet.core.store import write_atomic
+from whet.metrics import metrics_in
 from whet.report.writers.markdown import render_markdown
-
-_CELL: Final = (
-    "tps_mean",
-    "cost_per_1m_tokens",
-    "ttft_p95_ms",
-    "tpot_p50_ms",
-    "acceptance_length",
-    "prefix_hit_rate",
-    "memory_gb",
-)
 
 
 def write_files(result: CiResult, candidate: Run, options: CiOptions) -> None:
@@ -80,11 +70,11 @@ def metrics_json(run: Run, result: CiResult) -> dict[str, float | str]:
 
 def _figures(run: Run, variant: str) -> Iterator[tuple[str, float]]:
     for cell in (cell for cell in run.cells if cell.variant == variant):
-        for name in _CELL:
-            figure = getattr(cell, name)
+        for metric in metrics_in("cells"):
+            figure = cell.figures.get(metric.name)
             value = figure.value if isinstance(figure, Estimate) else figure
             if value is not None:
-                yield f"{load_key(cell.batch_size)}_{name}", value
+                yield f"{load_key(cell.batch_size)}_{metric.name}", value
     record = run.quality.get(variant)
     if record is not None and record.perplexity is not None:
         yield "perplexity", record.perplexity.value

@@ -12,9 +12,9 @@ from whet.core.format import number, percent
 from whet.core.load_point import LoadPoint, load_words
 from whet.core.records import CellSummary, Estimate, GateVerdict
 from whet.decision.matrix import recommended_point
+from whet.metrics.metric import Metric
 from whet.report.text import shown
 
-_METRICS: Final = {"TTFT p95": "ttft_p95_ms", "TPOT p95": "tpot_p95_ms", "E2E p95": "e2e_p95_ms"}
 _QUALIFIED: Final = ("recommended", "qualifies")
 
 
@@ -49,15 +49,15 @@ def _limits(sides: Sides, cell: CellSummary) -> Iterator[Check]:
     run = sides.baseline
     point = recommended_point(run.tier, run.require_spec().objective)
     at = load_words(cell.batch_size)
-    for name, limit, figure in point.bounds(cell):
-        verdict, sentence = _held(sides, name, limit, figure, cell.batch_size)
-        yield _check(f"{name} limit, {at}", verdict, sentence)
+    for metric, limit, figure in point.bounds(cell):
+        verdict, sentence = _held(sides, metric, limit, figure, cell.batch_size)
+        yield _check(f"{metric.title} limit, {at}", verdict, sentence)
     for name, floor, rate in point.below_floor(cell):
         yield _check(f"{name} limit, {at}", "fail", f"{percent(rate)}, below {percent(floor)}")
 
 
 def _held(
-    sides: Sides, name: str, limit: float, figure: Estimate | None, load: LoadPoint
+    sides: Sides, metric: Metric, limit: float, figure: Estimate | None, load: LoadPoint
 ) -> tuple[GateVerdict, str]:
     """Pass where the whole interval is below the limit, fail where it is not below anywhere."""
     if sides.other_machine is not None:
@@ -72,8 +72,8 @@ def _held(
     if figure.low >= limit:
         return "fail", held
     starts = None
-    if figure.value < limit and name in _METRICS:
-        table = start_table(sides.candidate, _METRICS[name])
+    if figure.value < limit and "differences" in metric.views:
+        table = start_table(sides.candidate, metric)
         starts = table.starts_below((sides.variant, load), limit)
     more = "" if starts is None else f": {starts} starts would decide if it stays the same"
     return "unknown", f"{held}, inconclusive{more}"

@@ -6,18 +6,14 @@ from collections.abc import Iterator
 from statistics import geometric_mean
 from typing import Final
 
-from whet.ci.figures import (
-    COUNTED,
-    SPEED,
-    Metric,
-    same_traffic,
-    shared_table,
-    start_table,
-)
+from whet.ci.figures import limit as limit_of
+from whet.ci.figures import same_traffic, shared_table, start_table
 from whet.ci.result import Check, Sides
 from whet.core.format import number
 from whet.core.load_point import LoadPoint, load_words, loads_words
 from whet.core.records import Estimate, GateVerdict
+from whet.metrics import metrics_in
+from whet.metrics.metric import CounterMetric, Metric
 from whet.metrics.pooled import Cell, StartTable
 from whet.metrics.run_pair import RunPair
 from whet.report.text import shown
@@ -32,11 +28,11 @@ def speed_checks(sides: Sides) -> Iterator[Check]:
     lost = {load: check for load in sides.loads if (check := sides.lost_cell(load)) is not None}
     yield from lost.values()
     runs = sides.baseline, sides.candidate
-    for metric in (*SPEED, *COUNTED):
-        before, after = (start_table(run, metric.name) for run in runs)
+    for metric in metrics_in("changes"):
+        before, after = (start_table(run, metric) for run in runs)
         pair = RunPair(reference=before, candidate=after)
-        is_paired = metric in COUNTED and same_traffic(*runs)
-        shared = shared_table(*runs, metric.name) if is_paired else None
+        is_paired = isinstance(metric, CounterMetric) and same_traffic(*runs)
+        shared = shared_table(*runs, metric) if is_paired else None
         for load in sides.loads:
             if load not in lost and before.starts((sides.variant, load)):
                 yield _compared(sides, metric, pair, shared, load)
@@ -45,7 +41,7 @@ def speed_checks(sides: Sides) -> Iterator[Check]:
 def _compared(
     sides: Sides, metric: Metric, pair: RunPair, shared: StartTable | None, load: LoadPoint
 ) -> Check:
-    cell, is_counter = (sides.variant, load), metric in COUNTED
+    cell, is_counter = (sides.variant, load), isinstance(metric, CounterMetric)
     before, after = (_figure(table, cell) for table in (pair.reference, pair.candidate))
     ratio: Estimate | None = None
     verdict: GateVerdict
@@ -57,7 +53,7 @@ def _compared(
         ratio = pair.ratio(cell) if shared is None else _paired_ratio(shared, cell)
         verdict, sentence = _judged(ratio, metric, sides.max_regression)
         if verdict == "unknown" and not is_counter and ratio is not None and ratio.low is not None:
-            sentence += _more_starts(pair, cell, metric.limit(sides.max_regression))
+            sentence += _more_starts(pair, cell, limit_of(metric, sides.max_regression))
     unit = f" {metric.unit}" if metric.unit else ""
     return Check(
         group="counters" if is_counter else "speed",
@@ -81,7 +77,7 @@ def _paired_ratio(shared: StartTable, cell: Cell) -> Estimate | None:
 def _without_figure(sides: Sides, metric: Metric, load: LoadPoint) -> tuple[GateVerdict, str, str]:
     """What a candidate without a figure above 0 has: a counter that stood still, or none."""
     cell = sides.candidate.cell(sides.variant, load)
-    if cell is not None and getattr(cell, metric.name) == 0:
+    if cell is not None and cell.figures[metric.name] == 0:
         return "fail", "nothing was counted", "0"
     return "unknown", "not measured", "none"
 
@@ -90,9 +86,9 @@ def _judged(ratio: Estimate | None, metric: Metric, allowed: float) -> tuple[Gat
     """Fail where the whole interval is beyond the limit, pass where it is within."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return "unknown", ONE_START
-    limit = metric.limit(allowed)
+    limit = limit_of(metric, allowed)
     beyond, within = ratio.low > limit, ratio.high <= limit
-    if metric.more_is_better:
+    if metric.better == "higher":
         beyond, within = ratio.high < limit, ratio.low >= limit
     change, most = shown(ratio, unit="+%").full, f"{100 * (limit - 1):+g}%"
     if beyond:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from whet.core.flags import drop_kv_sizing
 from whet.core.load_point import LoadPoint
 from whet.core.records import Difference, Estimate, LeverEffect, LeverEffects
+from whet.metrics import METRICS
 from whet.metrics.pooled import Cell, StartTable
-
-INVERTED: Final = ("ttft_p95_ms", "tpot_p50_ms")
-"""Metrics where less is better."""
 
 _Set = frozenset[str]
 
@@ -94,7 +91,7 @@ def _effects(
 def better_above_1(change: Difference) -> Estimate:
     """The ratio of a difference, inverted for a metric where less is better."""
     old = change.ratio
-    if change.metric not in INVERTED:
+    if METRICS[change.metric].better == "higher":
         return old
     low, high = (None if end is None else 1 / end for end in (old.high, old.low))
     return replace(old, value=1 / old.value, low=low, high=high)

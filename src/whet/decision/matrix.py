@@ -11,6 +11,8 @@ from whet.core.records import CellSummary, Estimate, MatrixEntry, Result
 from whet.core.spec import ObjectiveSpec
 from whet.decision import words
 from whet.decision.eligible import EligibleCell, quality_verdict, quality_words
+from whet.metrics import METRICS
+from whet.metrics.metric import Metric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,20 +31,24 @@ class SloPoint:
     def missed_by(self, cell: CellSummary) -> list[str]:
         """Return the names of the latencies whose figure is not below its limit."""
         return [
-            name
-            for name, limit, figure in self.bounds(cell)
+            metric.title
+            for metric, limit, figure in self.bounds(cell)
             if figure is None or figure.value >= limit
         ]
 
-    def bounds(self, cell: CellSummary) -> list[tuple[str, float, Estimate | None]]:
-        """Return (name, limit, figure) of each latency that has a limit, all at p95."""
+    def bounds(self, cell: CellSummary) -> list[tuple[Metric, float, Estimate | None]]:
+        """Return (metric, limit, figure) of each latency that has a limit, all at p95."""
         latencies = (
-            ("TTFT p95", self.ttft_ms, cell.ttft_p95_ms),
-            ("TPOT p95", self.tpot_ms, cell.tpot_p95_ms),
-            ("E2E p95", self.e2e_ms, cell.e2e_p95_ms),
-            ("burst TTFT p95", self.burst_ttft_ms, cell.burst_ttft_p95_ms),
+            ("ttft_p95_ms", self.ttft_ms),
+            ("tpot_p95_ms", self.tpot_ms),
+            ("e2e_p95_ms", self.e2e_ms),
+            ("burst_ttft_p95_ms", self.burst_ttft_ms),
         )
-        return [(name, limit, figure) for name, limit, figure in latencies if limit is not None]
+        return [
+            (METRICS[name], limit, cell.estimate(name))
+            for name, limit in latencies
+            if limit is not None
+        ]
 
     def below_floor(self, cell: CellSummary) -> list[tuple[str, float, float]]:
         """Return (name, floor, rate) of each rate below its floor, of levers that are on."""
@@ -193,8 +199,8 @@ def _distance(
     """Return the number of limits missed, then the excess over them (as shares), then the cost."""
     excess = sum(
         figure.value / limit - 1
-        for name, limit, figure in point.bounds(item.cell)
-        if name in missed and figure is not None
+        for metric, limit, figure in point.bounds(item.cell)
+        if metric.title in missed and figure is not None
     )
     ratio = None if item.quality is None else item.quality.perplexity_ratio
     if "quality" in missed:
@@ -205,10 +211,10 @@ def _distance(
 def _shortfall(item: EligibleCell, point: SloPoint) -> str:
     missed = unmet(item, point)
     parts = [
-        f"{name} {'not measured' if figure is None else words.milliseconds(figure)}, "
+        f"{metric.title} {'not measured' if figure is None else words.milliseconds(figure)}, "
         f"not below {limit:g} ms"
-        for name, limit, figure in point.bounds(item.cell)
-        if name in missed
+        for metric, limit, figure in point.bounds(item.cell)
+        if metric.title in missed
     ]
     parts += [
         f"{name} {rate:.0%}, below {floor:.0%}"

@@ -95,5 +95,5 @@ class DeploymentPlanner(Protocol):
         takes all of it. None plans the command as it was measured.
 
         ``edges_s`` are latencies in seconds that the histograms need as exact edges, by family
-        (``Envelope.edges_s``); an engine without such a setting ignores them.
+        (objectives and measured limits); an engine without such a setting ignores them.
         """

@@ -1,18 +1,21 @@
 """Figures as pure functions of the raw events, each with the interval that it deserves."""
 
 from whet.metrics.estimates import certified, certified_from, quantile_estimate
+from whet.metrics.events_table import events_table
+from whet.metrics.measured import UNPRICED, CellContext
 from whet.metrics.requests import RequestFigures, request_figures
-from whet.metrics.starts import METRICS
-from whet.metrics.summary import CellContext, summarise
-from whet.metrics.table import events_table
+from whet.metrics.summary import summarise
+from whet.metrics.table import METRICS, metrics_in
 
 __all__ = [
     "METRICS",
+    "UNPRICED",
     "CellContext",
     "RequestFigures",
     "certified",
     "certified_from",
     "events_table",
+    "metrics_in",
     "quantile_estimate",
     "request_figures",
     "summarise",

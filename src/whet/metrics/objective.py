@@ -28,13 +28,13 @@ from whet.metrics.estimates import (
     certified_from,
     quantile_estimate,
 )
+from whet.metrics.measured import CellContext, meets
 from whet.metrics.quantiles import (
     clustered_mean,
     clustered_quantile,
     more_samples,
 )
 from whet.metrics.requests import RequestFigures, request_figures
-from whet.metrics.summary import CellContext, meets
 from whet.metrics.usable import MAX_ERROR_SHARE
 
 _WORD_OF: Final = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}

@@ -9,24 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from whet.core.records import Estimate, RequestEvent, TrialRecord
-from whet.core.units import NS_PER_MS
 from whet.metrics.estimates import Floats, certified
 from whet.metrics.quantiles import clustered_mean, clustered_quantile
-from whet.metrics.requests import RequestFigures, request_figures
-from whet.metrics.usable import usable_trials
-from whet.metrics.window import one_request, output_tokens, steady_requests, work_and_seconds
-
-_RATES = {"tps_mean": output_tokens, "rps_mean": one_request}
-_LATENCIES: dict[str, tuple[Callable[[RequestFigures], float | None], float]] = {
-    "ttft_p50_ms": (lambda f: f.ttft_ns, 0.50),
-    "ttft_p95_ms": (lambda f: f.ttft_ns, 0.95),
-    "tpot_p50_ms": (lambda f: f.tpot_ns, 0.50),
-    "tpot_p95_ms": (lambda f: f.tpot_ns, 0.95),
-    "e2e_p50_ms": (lambda f: f.e2e_ns, 0.50),
-    "e2e_p95_ms": (lambda f: f.e2e_ns, 0.95),
-}
-METRICS = (*_RATES, *_LATENCIES)
-"""Metrics that are compared over starts. Cost at one price is the inverse of ``tps_mean``."""
+from whet.metrics.window import work_and_seconds
 
 
 def by_start(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
@@ -83,26 +68,3 @@ def quantile_over_starts(starts: Sequence[Sequence[Floats]], p: float) -> Estima
         return None
     samples = sum(len(values) > 0 for start in starts for values in start)
     return replace(estimate, samples=samples, certified=certified(p, samples))
-
-
-def start_figures(trials: Sequence[TrialRecord], metric: str) -> dict[int, float]:
-    """Return one figure above 0 for each start of a cell, keyed by its first usable trial.
-
-    ``metric`` is one of ``METRICS``; latencies are in ms.
-    """
-    return {
-        min(trial.trial for trial in start): value
-        for start in by_start(usable_trials(trials))
-        if (value := _figure(start, metric)) > 0
-    }
-
-
-def _figure(start: Sequence[TrialRecord], metric: str) -> float:
-    """Return the figure of one start; 0.0 without one."""
-    if metric in _RATES:
-        return pooled_rate(start, _RATES[metric])
-    of, p = _LATENCIES[metric]
-    events = (event for trial in start for event in steady_requests(trial))
-    figures = [item for event in events if (item := request_figures(event)) is not None]
-    values = [value / NS_PER_MS for item in figures if (value := of(item)) is not None]
-    return float(np.quantile(values, p)) if values else 0.0

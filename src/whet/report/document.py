@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from whet.core.records import Estimate
+from whet.metrics.metric import Metric
 from whet.report.text import DASH, Shown, shown
 
 if TYPE_CHECKING:
@@ -203,6 +204,11 @@ def figure_columns(*heads: str | tuple[str, str]) -> tuple[Column, ...]:
     """Columns of figures from names or (name, unit) pairs."""
     pairs = ((head, "") if isinstance(head, str) else head for head in heads)
     return tuple(Column(name=name, unit=unit, figure=True) for name, unit in pairs)
+
+
+def metric_column(metric: Metric) -> Column:
+    """The column of a metric."""
+    return Column(name=metric.heading, unit=metric.unit, figure=True, drop=metric.drop)
 
 
 def table(

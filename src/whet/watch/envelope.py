@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
-from typing import Final, Literal
+from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, load_words
@@ -14,9 +14,10 @@ from whet.core.records import Declared, TrialRecord
 from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
 from whet.core.run import Run
 from whet.core.units import NS_PER_S
-from whet.metrics.counted import acceptance_length, acceptance_rate, prefix_hit_rate
+from whet.metrics.metric import Metric
 from whet.metrics.requests import RequestFigures, request_figures
-from whet.metrics.starts import by_start, pooled_rate, start_figures
+from whet.metrics.starts import by_start, pooled_rate
+from whet.metrics.table import metrics_in
 from whet.metrics.usable import usable_trials
 from whet.metrics.window import busy_slots, one_request, output_tokens, steady_requests
 from whet.watch.observation import SERIES
@@ -28,16 +29,6 @@ ACCEPTANCE_FLOOR: Final = 0.65
 
 _FLAG_LABELS: Final = ("block_size", "cache_dtype", "enable_prefix_caching")
 _LENGTH_EDGES: Final = tuple(m * 10.0**e for e in range(7) for m in (1, 2, 5))
-_COUNTED: Final[dict[str, Callable[[Sequence[TrialRecord]], float | None]]] = {
-    "acceptance_length": acceptance_length,
-    "acceptance_rate": acceptance_rate,
-    "prefix_hit_rate": prefix_hit_rate,
-}
-_TIMED: Final[dict[str, Literal["higher", "lower"]]] = {
-    "ttft_p95_ms": "higher",
-    "tpot_p95_ms": "higher",
-    "tps_mean": "lower",
-}
 
 
 def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
@@ -94,27 +85,22 @@ def _trials(run: Run, variant: str, point: LoadPoint) -> list[TrialRecord]:
 
 
 def _ranges(trials: Sequence[TrialRecord]) -> Iterable[MeasuredRange]:
-    for metric, worse in _TIMED.items():
-        figures = list(start_figures(trials, metric).values())
-        if figures:
-            yield _range(metric, figures, worse)
-    for metric, of in _COUNTED.items():
-        shares = [value for start in by_start(trials) if (value := of(start)) is not None]
-        if shares:
-            yield _range(metric, shares, "lower")
+    for metric in metrics_in("envelope"):
+        starts = (metric.of_start(start) for start in by_start(trials))
+        if figures := [value for value in starts if value is not None]:
+            yield _range(metric, figures)
 
 
-def _range(
-    metric: str, figures: Sequence[float], worse: Literal["higher", "lower"]
-) -> MeasuredRange:
+def _range(metric: Metric, figures: Sequence[float]) -> MeasuredRange:
     low, high = min(figures), max(figures)
+    limit = high * (1 + MARGIN) if metric.better == "lower" else low / (1 + MARGIN)
     return MeasuredRange(
-        metric=metric,
+        metric=metric.name,
         low=low,
         high=high,
         starts=len(figures),
-        limit=float(f"{high * (1 + MARGIN) if worse == 'higher' else low / (1 + MARGIN):.3g}"),
-        worse=worse,
+        limit=float(f"{limit:.3g}"),
+        worse="higher" if metric.better == "lower" else "lower",
     )
 
 

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from tests.metrics.events import HEALTHY, event, failed, steady, trial
 from whet.core.records import RequestEvent, TrialRecord
 from whet.core.records.against import ServerComparison
-from whet.flow.bench.paired import COMPARED, compare_servers, warnings_of
+from whet.flow.bench.paired import compare_servers, warnings_of
+from whet.metrics import metrics_in
+
+COMPARED = [metric.name for metric in metrics_in("compare")]
 
 
 def side(*scales: float) -> list[TrialRecord]:
@@ -26,7 +29,7 @@ def open_loop(events: list[RequestEvent], number: int) -> TrialRecord:
 
 
 def verdicts(found: tuple[ServerComparison, ...]) -> set[str]:
-    assert [item.metric for item in found] == list(COMPARED)
+    assert [item.metric for item in found] == COMPARED
     return {item.verdict for item in found}
 
 

@@ -32,7 +32,7 @@ def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
     for row in rows:
         cell = cells[row["config"], row["batch_size"]]
         for name in ("ttft_p95_ms", "burst_ttft_p95_ms", "tps_mean", "cost_per_1m_tokens"):
-            figure = getattr(cell, name)
+            figure = cell.estimate(name)
             assert (figure is None) == (row[name] == "")
             assert figure is None or figure.value == pytest.approx(float(row[name]), rel=1e-3)
     decided, stored = decide_over([run]), json.loads((PUBLISHED / "decision.json").read_text())
@@ -63,8 +63,9 @@ def test_a_run_of_an_earlier_version_is_read_without_its_burst(tmp_path: Path) -
     }
     for key, (burst, steady) in before.items():
         cell = cells[key]
-        assert cell.burst_ttft_p95_ms is not None
-        assert cell.burst_ttft_p95_ms.value == pytest.approx(burst, abs=0.6)
+        first = cell.estimate("burst_ttft_p95_ms")
+        assert first is not None
+        assert first.value == pytest.approx(burst, abs=0.6)
         assert cell.ttft_p95_ms is not None
         assert cell.ttft_p95_ms.value == pytest.approx(steady, abs=0.6)
         assert cell.tps_mean is not None

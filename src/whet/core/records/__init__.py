@@ -87,6 +87,7 @@ from whet.core.records.summary import (
     Difference,
     DifferenceSet,
     Estimate,
+    Figure,
     MemoryKind,
     Status,
 )
@@ -116,6 +117,7 @@ __all__ = [
     "Evidence",
     "Excluded",
     "ExclusionKind",
+    "Figure",
     "Finalists",
     "Fleet",
     "GateVerdict",

@@ -89,22 +89,3 @@ class Envelope:
     def capacity(self) -> MeasuredLoad:
         """The measured load that is nearest to the deployed one."""
         return min(self.loads, key=lambda item: abs(item.in_flight - self.in_flight))
-
-    def edges_s(self) -> dict[str, tuple[float, ...]]:
-        """Latencies in seconds that a histogram needs as exact edges, by family.
-
-        They are the objectives and the limits of the measured ranges.
-        """
-        wanted = {
-            "time_to_first_token": (self.ttft_limit_ms, self._limit("ttft_p95_ms")),
-            "inter_token_latency": (self.tpot_limit_ms, self._limit("tpot_p95_ms")),
-            "request_latency": (self.e2e_limit_ms,),
-        }
-        return {
-            family: tuple(sorted({value / 1000 for value in values if value is not None}))
-            for family, values in wanted.items()
-        }
-
-    def _limit(self, metric: str) -> float | None:
-        found = self.range_of(metric)
-        return None if found is None else found.limit

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from whet.core.load_point import LoadPoint
 
@@ -29,17 +32,34 @@ class Estimate:
     certified: bool = True
 
 
+Figure = Estimate | float | None
+"""A figure with its interval, or a plain one; None where it was not measured."""
+
+F = TypeVar("F")
+
+
+class _Named(Generic[F]):
+    """A figure that code means by name, read from ``figures``."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, cell: CellSummary, owner: type) -> F | None:
+        value: F | None = cell.figures.get(self.name)  # type: ignore[assignment]
+        return value
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellSummary:
     """One variant at one batch size, over its valid trials. Latencies in ms at this edge.
 
-    ``starts`` is how many starts of the server those trials were measured on.
+    ``figures`` holds the metrics of ``whet.metrics.table`` by name; in JSON they are keys of the
+    cell itself. Latencies and rates leave out the first wave of a closed loop, a burst on an idle
+    server. ``starts`` is how many starts of the server the trials were measured on.
 
     ``cost_per_1m_tokens`` is USD. ``memory_gb`` is decimal GB of the server's process tree: device
     memory on a GPU, resident memory on a CPU (``memory_kind`` says which).
-    ``status`` is complete, interrupted or failed; a failed cell says why in ``failure``. Latencies
-    and rates leave out the first wave of a closed loop, a burst on an idle server; ``burst_…`` are
-    its TTFT. A request's stall is the longest gap between two of its pieces.
+    ``status`` is complete, interrupted or failed; a failed cell says why in ``failure``.
     """
 
     variant: str
@@ -48,30 +68,44 @@ class CellSummary:
     trials: int
     requests: int
     errors: int
-    ttft_p50_ms: Estimate | None = None
-    ttft_p95_ms: Estimate | None = None
-    tpot_p50_ms: Estimate | None = None
-    tpot_p95_ms: Estimate | None = None
-    e2e_p50_ms: Estimate | None = None
-    e2e_p95_ms: Estimate | None = None
-    itl_p50_ms: Estimate | None = None
-    tps_mean: Estimate | None = None
-    rps_mean: Estimate | None = None
-    goodput_rps: Estimate | None = None
-    cost_per_1m_tokens: Estimate | None = None
-    memory_gb: float | None = None
     memory_kind: MemoryKind
-    acceptance_length: float | None = None
-    acceptance_rate: float | None = None
-    prefix_hit_rate: float | None = None
     expected_hit_rate: float | None = None
     window_s: float | None = None
     warmup_excluded: int = 0
     failure: str | None = None
-    burst_ttft_p50_ms: Estimate | None = None
-    burst_ttft_p95_ms: Estimate | None = None
     starts: int = 1
-    stall_p95_ms: Estimate | None = None
+    figures: Mapping[str, Figure]
+
+    ttft_p95_ms = _Named[Estimate]()
+    tpot_p50_ms = _Named[Estimate]()
+    itl_p50_ms = _Named[Estimate]()
+    tps_mean = _Named[Estimate]()
+    rps_mean = _Named[Estimate]()
+    cost_per_1m_tokens = _Named[Estimate]()
+    memory_gb = _Named[float]()
+    acceptance_length = _Named[float]()
+    acceptance_rate = _Named[float]()
+    prefix_hit_rate = _Named[float]()
+
+    def estimate(self, name: str) -> Estimate | None:
+        """A metric's figure with its interval; None where it has none."""
+        value = self.figures.get(name)
+        return value if isinstance(value, Estimate) else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        own = {field.name for field in fields(cls)}
+        figures = {name: value for name, value in data.items() if name not in own}
+        return {**{name: data[name] for name in data.keys() & own}, "figures": figures}
+
+    @model_serializer(mode="wrap")
+    def _flatten(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        figures: dict[str, Any] = data.pop("figures")
+        return data | figures
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

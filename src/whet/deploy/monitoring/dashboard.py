@@ -9,6 +9,9 @@ from typing import Any, Final
 from whet.core import counters
 from whet.core.records.envelope import Envelope
 from whet.deploy.monitoring.series import Series
+from whet.metrics.counted import acceptance_rate
+from whet.metrics.metric import CounterMetric, RequestMetric
+from whet.metrics.table import metrics_in
 
 _SCHEMA_VERSION: Final = 39
 _COLUMNS, _WIDTH, _HEIGHT = 3, 8, 7
@@ -133,18 +136,19 @@ def _tokens(envelope: Envelope, series: Series) -> Iterator[Panel]:
 
 
 def _latency(envelope: Envelope, series: Series) -> Iterator[Panel]:
-    for name, histogram, metric in (
-        ("TTFT", counters.TTFT, "ttft_p95_ms"),
-        ("TPOT", counters.TPOT, "tpot_p95_ms"),
-    ):
-        measured = envelope.range_of(metric)
-        yield Panel(
-            title=f"{name} p95",
-            queries={"p95": series.p95(histogram)},
-            unit="s",
-            limit=None if measured is None else measured.limit / 1000,
-        )
-    yield Panel(title="Request latency p95", queries={"p95": series.p95(counters.E2E)}, unit="s")
+    for metric in metrics_in("dashboard"):
+        if isinstance(metric, RequestMetric) and metric.histogram is not None:
+            measured = envelope.range_of(metric.name)
+            yield Panel(
+                title=metric.heading,
+                queries={
+                    f"p{100 * metric.quantile:g}": series.quantile(
+                        metric.histogram, metric.quantile
+                    )
+                },
+                unit="s",
+                limit=None if measured is None else measured.limit / 1000,
+            )
     yield Panel(
         title="Mean time in each phase",
         queries={
@@ -157,24 +161,20 @@ def _latency(envelope: Envelope, series: Series) -> Iterator[Panel]:
 
 
 def _levers(envelope: Envelope, series: Series) -> Iterator[Panel]:
-    hits = envelope.range_of("prefix_hit_rate")
-    yield Panel(
-        title="Prefix hit rate",
-        queries={"hits ÷ queries": series.prefix_hit_rate},
-        unit="percentunit",
-        limit=None if hits is None else hits.limit,
-    )
-    length = envelope.range_of("acceptance_length")
-    yield Panel(
-        title="Acceptance length",
-        queries={"tokens per step": series.acceptance_length},
-        limit=None if length is None else length.limit,
-    )
+    for metric in metrics_in("dashboard"):
+        if isinstance(metric, CounterMetric):
+            measured = envelope.range_of(metric.name)
+            yield Panel(
+                title=metric.heading,
+                queries={metric.unit or "share": series.ratio(metric.ratio)},
+                unit="short" if metric.unit else "percentunit",
+                limit=None if measured is None else measured.limit,
+            )
     per_position = series.select("vllm:spec_decode_num_accepted_tokens_per_pos_total")
     yield Panel(
         title="Acceptance rate, all and by position",
         queries={
-            "all": series.acceptance_rate,
+            "all": series.ratio(acceptance_rate),
             "position {{position}}": f"sum by (position) (rate({per_position}[{series.window}])) "
             f"/ ignoring(position) group_left {series.rate(counters.DRAFTS)}",
         },

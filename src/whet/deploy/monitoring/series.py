@@ -12,6 +12,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core import counters
+from whet.core.counters import E2E, TPOT, TTFT
+from whet.core.records.envelope import Envelope
+from whet.metrics.counted import (
+    CounterRatio,
+    acceptance_length,
+    acceptance_rate,
+    prefix_hit_rate,
+)
+from whet.metrics.metric import RequestMetric
+from whet.metrics.table import metrics_in
 
 ENGINE_JOB: Final = "engine"
 WINDOW_SCRAPES: Final = 20
@@ -76,10 +86,10 @@ class Series:
         """Requests that ended in the window."""
         return f"sum(increase({self.select(counters.FINISHED)}[{window or self.window}]))"
 
-    def p95(self, histogram: str) -> str:
-        """The 95th percentile of a histogram, interpolated within a bucket."""
+    def quantile(self, histogram: str, p: float) -> str:
+        """A quantile of a histogram, interpolated within a bucket."""
         inner = f"rate({self.select(f'{histogram}_bucket')}[{self.window}])"
-        return f"histogram_quantile(0.95, sum by (le) ({inner}))"
+        return f"histogram_quantile({p:g}, sum by (le) ({inner}))"
 
     def edge_s(self, histogram: str, limit_s: float) -> float:
         """The smallest edge that is not below a limit; the limit itself where none is known."""
@@ -103,20 +113,10 @@ class Series:
         every = f"sum(rate({self.of_job(HTTP, _COMPLETIONS)}[{window}]))"
         return f"(({failed} or vector(0)) + ({ended} or vector(0))) / {every}"
 
-    @property
-    def acceptance_rate(self) -> str:
-        """Accepted ÷ drafted tokens, while something is drafted."""
-        return f"{self.rate(counters.ACCEPTED)} / ({self.rate(counters.DRAFT_TOKENS)} > 0)"
-
-    @property
-    def acceptance_length(self) -> str:
-        """1 + accepted ÷ drafts, while something is drafted."""
-        return f"1 + {self.rate(counters.ACCEPTED)} / ({self.rate(counters.DRAFTS)} > 0)"
-
-    @property
-    def prefix_hit_rate(self) -> str:
-        """Hits ÷ queries in tokens, while something is looked up."""
-        return f"{self.rate(counters.PREFIX_HITS)} / ({self.rate(counters.PREFIX_QUERIES)} > 0)"
+    def ratio(self, of: CounterRatio) -> str:
+        """A ratio of counters, while the lower one rises."""
+        plus = f"{of.plus} + " if of.plus else ""
+        return f"{plus}{self.rate(of.above)} / ({self.rate(of.below)} > 0)"
 
     def recorded(self) -> dict[str, str]:
         """Recording rules by name, over the short window."""
@@ -125,13 +125,33 @@ class Series:
             "whet:requests:rate": self.rate(counters.FINISHED),
             "whet:requests_running:mean": self.per_server(counters.RUNNING),
             "whet:requests_waiting:mean": self.per_server(counters.WAITING),
-            "whet:ttft_seconds:p95": self.p95(counters.TTFT),
-            "whet:tpot_seconds:p95": self.p95(counters.TPOT),
-            "whet:acceptance:rate": self.acceptance_rate,
-            "whet:acceptance:length": self.acceptance_length,
-            "whet:prefix_hits:rate": self.prefix_hit_rate,
+            "whet:ttft_seconds:p95": self.quantile(counters.TTFT, 0.95),
+            "whet:tpot_seconds:p95": self.quantile(counters.TPOT, 0.95),
+            "whet:acceptance:rate": self.ratio(acceptance_rate),
+            "whet:acceptance:length": self.ratio(acceptance_length),
+            "whet:prefix_hits:rate": self.ratio(prefix_hit_rate),
             "whet:errors:share": self.error_share(),
         }
+
+
+def exact_edges_s(envelope: Envelope) -> dict[str, tuple[float, ...]]:
+    """Return the latencies in seconds that a histogram needs as exact edges, by family.
+
+    They are the objectives and the limits of the measured ranges.
+    """
+    limits_ms = {
+        TTFT: [envelope.ttft_limit_ms],
+        TPOT: [envelope.tpot_limit_ms],
+        E2E: [envelope.e2e_limit_ms],
+    }
+    for metric in metrics_in("envelope"):
+        measured = envelope.range_of(metric.name)
+        if isinstance(metric, RequestMetric) and metric.histogram in limits_ms and measured:
+            limits_ms[metric.histogram].append(measured.limit)
+    return {
+        _FAMILIES[histogram]: tuple(sorted({ms / 1000 for ms in limits if ms is not None}))
+        for histogram, limits in limits_ms.items()
+    }
 
 
 def promql_string(text: str) -> str:

@@ -6,25 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from whet.core.records import CellSummary, Difference, TrialRecord
+from whet.core.records import CellSummary, Difference, Estimate, TrialRecord
 from whet.core.records.against import ServerComparison, ServerVerdict
+from whet.metrics import UNPRICED, metrics_in, summarise
 from whet.metrics.counted import prefix_hit_rate
+from whet.metrics.metric import Metric
 from whet.metrics.pooled import StartTable
-from whet.metrics.starts import start_figures
-from whet.metrics.summary import UNPRICED, summarise
 from whet.metrics.usable import trial_problem
 
-COMPARED: Final = (
-    "tps_mean",
-    "rps_mean",
-    "ttft_p50_ms",
-    "ttft_p95_ms",
-    "tpot_p50_ms",
-    "e2e_p50_ms",
-)
-"""Of ``whet.metrics.METRICS``."""
-
-_RATES: Final = ("tps_mean", "rps_mean")
 _UNLIKE_OUTPUT: Final = 0.01
 _SHARED_CACHE: Final = 0.05
 
@@ -32,7 +21,7 @@ _SHARED_CACHE: Final = 0.05
 def compare_servers(
     a: Sequence[TrialRecord], b: Sequence[TrialRecord]
 ) -> tuple[ServerComparison, ...]:
-    """Return each of ``COMPARED`` that both servers have, over the usable pairs.
+    """Return each compared metric that both servers have, over the usable pairs.
 
     ``a`` and ``b`` hold the trials in the order of the pairs. The trials of a pair share their
     requests, so a pair is a round (``whet.metrics.pooled``), and each metric is tested alone.
@@ -42,7 +31,7 @@ def compare_servers(
         return ()
     sides = [[pair[which] for pair in pairs] for which in (0, 1)]
     cells = [summarise(trials, cell=UNPRICED) for trials in sides]
-    compared = (_compared(metric, cells, sides) for metric in COMPARED)
+    compared = (_compared(metric, cells, sides) for metric in metrics_in("compare"))
     return tuple(item for item in compared if item is not None)
 
 
@@ -70,32 +59,28 @@ def warnings_of(a: Sequence[TrialRecord], b: Sequence[TrialRecord]) -> tuple[str
 
 
 def _compared(
-    metric: str, cells: Sequence[CellSummary], sides: Sequence[Sequence[TrialRecord]]
+    metric: Metric, cells: Sequence[CellSummary], sides: Sequence[Sequence[TrialRecord]]
 ) -> ServerComparison | None:
     """Return one metric, or None where a side has no such figure."""
-    one, two = (getattr(cell, metric) for cell in cells)
+    one, two = (cell.figures[metric.name] for cell in cells)
     places = [(name, cells[0].batch_size) for name in "AB"]
     figures = [
-        {
-            trial.trial: value
-            for trial in trials
-            for value in start_figures([trial], metric).values()
-        }
+        {trial.trial: value for trial in trials for value in metric.start_figures([trial]).values()}
         for trials in sides
     ]
-    if one is None or two is None or not all(figures):
+    if not isinstance(one, Estimate) or not isinstance(two, Estimate) or not all(figures):
         return None
-    table = StartTable.of(metric, dict(zip(places, figures, strict=True)))
+    table = StartTable.of(metric.name, dict(zip(places, figures, strict=True)))
     change = table.difference(*places, family=1)
     if change is None:
         return None
     samples = min(one.samples, two.samples)
     return ServerComparison(
-        metric=metric,
+        metric=metric.name,
         a=one,
         b=two,
         ratio=replace(change.ratio, samples=samples, certified=one.certified and two.certified),
-        verdict=_verdict(change, more_is_better=metric in _RATES),
+        verdict=_verdict(change, more_is_better=metric.better == "higher"),
     )
 
 

@@ -19,8 +19,8 @@ from whet.load.plan import to_call
 from whet.load.sources.replay import report_trace
 from whet.load.sources.request import BenchRequest, Target
 from whet.load.sources.source import build_load, open_dataset, read_block_size
+from whet.metrics import UNPRICED, summarise
 from whet.metrics.quantiles import narrow_enough
-from whet.metrics.summary import UNPRICED, summarise
 from whet.metrics.usable import trial_problem, usable_trials
 
 _SHORT_OF_RATE = 0.95

@@ -31,8 +31,8 @@ from whet.flow.bench.run import no_answer_words, reach, run_once
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
 from whet.load.sources.request import BenchRequest, Target
+from whet.metrics import UNPRICED, summarise
 from whet.metrics.saturation import SearchPlan, find_knee, find_saturation, judge_search
-from whet.metrics.summary import UNPRICED, summarise
 from whet.metrics.usable import trial_problem
 from whet.metrics.window import steady_requests
 

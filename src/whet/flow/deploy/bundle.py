@@ -17,6 +17,7 @@ from whet.core.redact import redact_json
 from whet.core.run import Run
 from whet.deploy import SCRIPT, Site, commented, render, render_script, site_name
 from whet.deploy.monitoring import monitoring_files
+from whet.deploy.monitoring.series import exact_edges_s
 from whet.engines import get_profile
 from whet.engines.command import shell_line
 from whet.engines.deployment import Deployment, LeftOut
@@ -58,7 +59,7 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
     plan = planner(
         resolved,
         image_tag=options.image_tag,
-        edges_s=source.envelope.edges_s(),
+        edges_s=exact_edges_s(source.envelope),
         shared=bool(source.spec.load.together),
     )
     name = site_name(resolved.engine, _target_model(run, resolved))

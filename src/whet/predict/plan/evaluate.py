@@ -14,6 +14,7 @@ from whet.core.provenance import Device
 from whet.core.records import MemoryPlan, ModelFacts, Variant
 from whet.core.records.objective import Constraint
 from whet.core.units import MIB
+from whet.metrics.cost import usd_per_1m_tokens
 from whet.predict.hardware import CUDA
 from whet.predict.memory import Demand, plan_memory
 from whet.predict.performance import (
@@ -204,7 +205,7 @@ def _at(engines: _Engines, traffic: PlannedTraffic, size: int) -> Prediction:
         requests_per_s=rate,
         tokens_per_s=tokens,
         latencies=tuple(_latencies(result, skip=skip)),
-        cost_per_1m=candidate.price * candidate.devices / 3600 / tokens * 1e6,
+        cost_per_1m=usd_per_1m_tokens(tokens, candidate.price * candidate.devices),
         preemptions=result.preemptions,
         kv_share=result.peak_tokens / engines.limits.kv_tokens,
         bound=_bound(result, engines.model, engines.limits, share),

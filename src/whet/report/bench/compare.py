@@ -8,6 +8,7 @@ from typing import Any, Final
 from whet.core.format import number, percent, plural
 from whet.core.records import Estimate, encode
 from whet.core.records.against import ServerComparison, ServersCompared
+from whet.metrics import METRICS
 from whet.report.document import (
     Bullets,
     Column,
@@ -21,14 +22,6 @@ from whet.report.document import (
 )
 
 SCHEMA_VERSION: Final = 1
-_TITLES: Final = {
-    "tps_mean": "output tokens/s",
-    "rps_mean": "requests/s",
-    "ttft_p50_ms": "TTFT p50, ms",
-    "ttft_p95_ms": "TTFT p95, ms",
-    "tpot_p50_ms": "TPOT p50, ms",
-    "e2e_p50_ms": "E2E p50, ms",
-}
 
 
 def compare_section(result: ServersCompared) -> Section:
@@ -50,7 +43,7 @@ def answer(result: ServersCompared) -> str:
     """Say in one sentence how B compares with A.
 
     The sentence leaves out a percentile with too few samples to be certain. Without a difference it
-    states the largest one in output tokens/s that the run could have missed: the greatest distance
+    states the largest one in throughput that the run could have missed: the greatest distance
     of the ratio's interval from 1.
     """
     if not result.comparisons:
@@ -91,7 +84,7 @@ def against_json(
 def _row(item: ServerComparison) -> list[object]:
     mark = "" if _certain(item) else " ?"
     return [
-        _TITLES.get(item.metric, item.metric),
+        METRICS[item.metric].label,
         _figure(item.a, number),
         _figure(item.b, number),
         _figure(item.ratio, "{:.3f}".format),
@@ -111,8 +104,7 @@ def _certain(item: ServerComparison) -> bool:
 
 
 def _change(item: ServerComparison) -> str:
-    title = _TITLES.get(item.metric, item.metric).removesuffix(", ms")
-    return f"{title} ({percent(item.ratio.value - 1, signed=True)})"
+    return f"{METRICS[item.metric].title} ({percent(item.ratio.value - 1, signed=True)})"
 
 
 def _listed(items: Sequence[str]) -> str:
@@ -120,9 +112,10 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def _undetected(comparisons: Sequence[ServerComparison]) -> str:
-    """Name the largest difference in the first metric that the run could have missed."""
-    first = comparisons[0]
-    ends = [end for end in (first.ratio.low, first.ratio.high) if end is not None]
+    """Name the largest difference in throughput that the run could have missed."""
+    rates = (item for item in comparisons if item.metric == "tps_mean")
+    item = next(rates, comparisons[0])
+    ends = [end for end in (item.ratio.low, item.ratio.high) if end is not None]
     widest = max((abs(end - 1) for end in ends), default=0.0)
-    title = _TITLES.get(first.metric, first.metric)
+    title = METRICS[item.metric].title
     return f"; one of up to {percent(widest)} in {title} could have gone undetected"

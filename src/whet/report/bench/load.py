@@ -12,13 +12,13 @@ from whet.core.records import Estimate, RequestEvent, TrialRecord
 from whet.core.records.objective import Bound, Constraint
 from whet.core.redact import one_line
 from whet.core.units import NS_PER_MS
-from whet.metrics import request_figures, summarise
+from whet.metrics import METRICS, UNPRICED, metrics_in, request_figures, summarise
 from whet.metrics.drift import drifts_of
 from whet.metrics.estimates import Floats, quantile_estimate
+from whet.metrics.metric import CounterMetric, RateMetric
 from whet.metrics.objective import attainment, goodput_text, judge
 from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures
-from whet.metrics.summary import UNPRICED
 from whet.metrics.usable import usable_trials
 from whet.metrics.window import first_wave, steady_requests, whole_run
 from whet.report.bench.vllm_json import Selection
@@ -104,23 +104,19 @@ def _objectives(
 def _rates(good: Sequence[TrialRecord]) -> Iterator[Fact]:
     """Rates over whole runs, as ``vllm bench serve`` counts them; hit rate and acceptance."""
     summary = summarise(good, cell=UNPRICED, window=whole_run)
-    for name, estimate in (
-        ("requests/s", summary.rps_mean),
-        ("output tokens/s", summary.tps_mean),
-    ):
-        if estimate is not None:
-            yield Fact(name=name, value=_shown(estimate))
-    if summary.burst_ttft_p95_ms is not None:
+    for metric in METRICS.values():
+        estimate = summary.estimate(metric.name)
+        if isinstance(metric, RateMetric) and estimate is not None:
+            yield Fact(name=metric.label, value=_shown(estimate))
+    if (burst := summary.estimate("burst_ttft_p95_ms")) is not None:
         waves = sum(len(first_wave(trial)) for trial in good)
-        p50, p95 = _point(summary.burst_ttft_p50_ms), _point(summary.burst_ttft_p95_ms)
+        p50, p95 = _point(summary.estimate("burst_ttft_p50_ms")), _point(burst)
         note = f"over the {waves} requests that began on an idle server; left out below"
         yield Fact(name="burst TTFT", value=Shown(text=f"p50 {p50} ms, p95 {p95} ms"), note=note)
-    for name, value in (
-        ("prefix hit rate", summary.prefix_hit_rate),
-        ("acceptance length", summary.acceptance_length),
-    ):
-        if value is not None:
-            yield Fact(name=name, value=Shown(text=f"{value:.3g}"))
+    for metric in metrics_in("cells"):
+        value = summary.figures[metric.name]
+        if isinstance(metric, CounterMetric) and value is not None:
+            yield Fact(name=metric.title, value=Shown(text=f"{value:.3g}"))
 
 
 def _latencies(figures: Sequence[RequestFigures], selection: Selection) -> Table:

@@ -12,10 +12,9 @@ from whet.core.records import CellSummary, TrialRecord, encode
 from whet.core.records.objective import Judgement, LoadMeasurement, Saturation, SearchResult
 from whet.core.redact import one_line
 from whet.core.units import ns_to_s
-from whet.metrics import request_figures
+from whet.metrics import METRICS, UNPRICED, request_figures, summarise
 from whet.metrics.drift import drift
 from whet.metrics.objective import goodput_text
-from whet.metrics.summary import UNPRICED, summarise
 from whet.report.bench.vllm_json import Selection, vllm_result
 from whet.report.charts.palette import looks
 from whet.report.charts.plots import Axis, Line, Point, plot
@@ -29,6 +28,7 @@ from whet.report.document import (
     Section,
     Table,
     figure_columns,
+    metric_column,
     table,
     text_cell,
     tone_of,
@@ -37,6 +37,13 @@ from whet.report.document import (
 from whet.report.text import DASH, shown
 
 _EACH: Final = ("ttfts", "latencies", "start_times", "output_lens", "errors")  # one a request
+_FIGURES: Final = {
+    "request_throughput": "rps_mean",
+    "output_throughput": "tps_mean",
+    "p95_ttft_ms": "ttft_p95_ms",
+    "p95_tpot_ms": "tpot_p95_ms",
+}
+"""The metrics of each measurement, by their keys in JSON, which are those of vLLM."""
 _BUILT_UP: Final = 2  # times as long as a request takes: in flight is what it will be (Little)
 _NOTE: Final = "Latencies in ms, from the schedule; ? too few requests to be certain."
 
@@ -172,10 +179,7 @@ def _table(result: SearchResult) -> Table:
         Column(name="load", unit=sent, figure=True),
         Column(name="requests", figure=True, drop=4),
         Column(name="failed", figure=True, drop=1),
-        Column(name="completed", unit="requests/s", figure=True),
-        Column(name="output", unit="tokens/s", figure=True, drop=2),
-        Column(name="TTFT p95", unit="ms", figure=True),
-        Column(name="TPOT p95", unit="ms", figure=True, drop=3),
+        *(metric_column(METRICS[name]) for name in _FIGURES.values()),
         *figure_columns(*targets),
         Column(name="answer"),
     ]
@@ -187,12 +191,11 @@ def _row(
     result: SearchResult, measured: LoadMeasurement, _: TrialRecord, summary: CellSummary
 ) -> list[object]:
     outcome = measured.outcome
-    rates = (summary.rps_mean, summary.tps_mean, summary.ttft_p95_ms, summary.tpot_p95_ms)
     return [
         _plain(measured.level),
         summary.requests,
         summary.errors or None,
-        *(shown(figure).marked for figure in rates),
+        *(shown(summary.figures[name]).marked for name in _FIGURES.values()),
         *(_figure(item, share=_is_share(result, at)) for at, item in enumerate(outcome.judgements)),
         verdict_cell(outcome.verdict),
     ]
@@ -222,10 +225,7 @@ def _measurement_json(
         "trial": trial.trial,
         "completed": summary.requests - summary.errors,
         "failed": summary.errors,
-        "request_throughput": encode(summary.rps_mean),
-        "output_throughput": encode(summary.tps_mean),
-        "p95_ttft_ms": encode(summary.ttft_p95_ms),
-        "p95_tpot_ms": encode(summary.tpot_p95_ms),
+        **{key: encode(summary.figures[name]) for key, name in _FIGURES.items()},
     } | {name: raw[name] for name in _EACH}
 
 

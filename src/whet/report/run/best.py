@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from whet.core.records import CellSummary, Decision, Recommendation
 from whet.core.run import Run
+from whet.metrics import METRICS
 from whet.report.document import (
     Bullets,
     Cell,
@@ -18,9 +20,15 @@ from whet.report.document import (
     Table,
     Tone,
     figure_cell,
+    metric_column,
     text_cell,
 )
-from whet.report.run.common import is_win, load_title, target_words, tolerance_words
+from whet.report.run.common import (
+    is_win,
+    load_title,
+    target_words,
+    tolerance_words,
+)
 
 ORDER = 15
 _RANKS = ("recommended", "qualifies", "misses", "excluded")
@@ -85,9 +93,9 @@ def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:
         columns=[
             Column(name="config"),
             Column(name=load_title(run.loads), figure=True),
-            Column(name="TTFT p95", unit="ms", figure=True),
-            Column(name="Throughput", unit="tok/s", figure=True, drop=2),
-            Column(name="Cost", unit="per 1M tok", figure=True),
+            metric_column(METRICS["ttft_p95_ms"]),
+            replace(metric_column(METRICS["tps_mean"]), drop=2),
+            metric_column(METRICS["cost_per_1m_tokens"]),
             *(Column(name="Cost vs", unit=name, figure=True) for name in against),
             Column(name="status"),
         ],

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from whet.core.format import number, percent, plural
 from whet.core.load_point import LoadPoint
 from whet.core.records import CellSummary
 from whet.core.run import Run
+from whet.metrics import metrics_in
 from whet.metrics.latency_anomalies import latency_anomalies
+from whet.metrics.metric import Metric
 from whet.report.document import (
     Bullets,
     Column,
@@ -20,6 +23,7 @@ from whet.report.document import (
     Table,
     Tone,
     figure_cell,
+    metric_column,
     text_cell,
     verdict_cell,
 )
@@ -43,31 +47,22 @@ def _hits(cell: CellSummary) -> Shown:
     return Shown(text=f"{percent(cell.prefix_hit_rate)} / {expected}")
 
 
-_FIGURES: Final[tuple[tuple[Column, Callable[[CellSummary], Shown]], ...]] = (
-    (
-        Column(name="TTFT p50", unit="ms", figure=True, drop=2),
-        lambda cell: shown(cell.ttft_p50_ms),
-    ),
-    (Column(name="TTFT p95", unit="ms", figure=True), lambda cell: shown(cell.ttft_p95_ms)),
-    (
-        Column(name="TPOT p50", unit="ms", figure=True, drop=6),
-        lambda cell: shown(cell.tpot_p50_ms),
-    ),
-    (Column(name="Throughput", unit="tok/s", figure=True), lambda cell: shown(cell.tps_mean)),
-    (
-        Column(name="Memory", unit="GB", figure=True, drop=3),
-        lambda cell: shown(cell.memory_gb),
-    ),
-    (
-        Column(name="Cost", unit="per 1M tok", figure=True),
-        lambda cell: shown(cell.cost_per_1m_tokens, unit="$"),
-    ),
-    (
-        Column(name="Acceptance", unit="tok/step (rate)", figure=True, drop=4),
-        _acceptance,
-    ),
-    (Column(name="Prefix hits", unit="of expected", figure=True, drop=5), _hits),
-)
+_WITH: Final[dict[str, tuple[str, Callable[[CellSummary], Shown]]]] = {
+    "acceptance_length": ("tok/step (rate)", _acceptance),
+    "prefix_hit_rate": ("of expected", _hits),
+}
+"""Metrics that are shown with a second figure, with the unit of both."""
+
+
+def _shown(metric: Metric, cell: CellSummary) -> Shown:
+    if metric.name in _WITH:
+        return _WITH[metric.name][1](cell)
+    return shown(cell.figures.get(metric.name), unit=metric.sign)
+
+
+def _column(metric: Metric) -> Column:
+    column = metric_column(metric)
+    return replace(column, unit=_WITH[metric.name][0]) if metric.name in _WITH else column
 
 
 def build(run: Run) -> Section | None:
@@ -81,7 +76,7 @@ def build(run: Run) -> Section | None:
         columns=[
             Column(name="config"),
             Column(name=title, figure=True) if title == "load" else batch,
-            *(column for column, _ in _FIGURES),
+            *map(_column, metrics_in("cells")),
             Column(name="status"),
             Column(name="evidence", drop=7),
         ],
@@ -113,7 +108,10 @@ def _row(run: Run, variant: str, point: LoadPoint) -> Row:
         tone = "struck"
     elif decided is not None and decided.status == "recommended":
         tone = "good" if run.decision is not None and is_win(run.decision) else "strong"
-    figures = [figure_cell(pick(cell) if cell else None, tone=tone) for _, pick in _FIGURES]
+    figures = [
+        figure_cell(_shown(metric, cell) if cell else None, tone=tone)
+        for metric in metrics_in("cells")
+    ]
     return Row(
         cells=[
             text_cell(variant, tone=tone),

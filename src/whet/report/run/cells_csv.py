@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -13,23 +14,12 @@ from whet.core.records import CellSummary, Estimate, QualityRecord
 from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.core.store import write_atomic
+from whet.metrics import METRICS
+from whet.metrics.metric import APPENDED, Metric
 from whet.report.run.common import quantized_of, weights_size
 
 Value = str | int | float | None
 
-_ESTIMATES: Final = (
-    "ttft_p50_ms",
-    "ttft_p95_ms",
-    "tps_mean",
-    "cost_per_1m_tokens",
-    "tpot_p50_ms",
-    "tpot_p95_ms",
-    "e2e_p50_ms",
-    "e2e_p95_ms",
-    "itl_p50_ms",
-    "rps_mean",
-    "goodput_rps",
-)
 _LEADING: Final = (
     "config",
     "batch_size",
@@ -40,9 +30,6 @@ _LEADING: Final = (
     "cost_per_1m_tokens",
 )
 _FIGURES: Final = (
-    *_ESTIMATES[4:],
-    "acceptance_length",
-    "prefix_hit_rate",
     "expected_hit_rate",
     "perplexity",
     "perplexity_ratio",
@@ -61,9 +48,6 @@ _DISTANCES: Final = (
     "flips_high",
 )
 """From the baseline, as the servers said them: KL in nats a token, flips as a share."""
-_ENDS: Final = ("", "_low", "_high")
-_BURST: Final = ("burst_ttft_p50_ms", "burst_ttft_p95_ms")
-"""Of the first wave, which the other figures leave out."""
 _CIRCUMSTANCES: Final = (
     "status",
     "evidence",
@@ -78,37 +62,60 @@ _CIRCUMSTANCES: Final = (
     "uncertified",
     "failure",
 )
-CSV_COLUMNS: Final[tuple[str, ...]] = (
-    *_LEADING,
-    *_FIGURES,
-    *_CIRCUMSTANCES,
-    *(f"{name}_{end}" for name in _ESTIMATES for end in ("low", "high")),
-    *_DISTANCES,
-    *_BURST,
-    "starts",
-    "decision",
-    "acceptance_rate",
-    "rate_rps",
-    *(f"stall_p95_ms{end}" for end in _ENDS),
-    "weight_bytes",
-    "bits_per_weight",
-    "quantize_seconds",
-)
-"""Every column of ``results.csv``; new ones are added at the end only."""
+
+
+def csv_columns() -> tuple[str, ...]:
+    """Return every column of ``results.csv``; new ones are added at the end only."""
+    blocks = [[each for each in METRICS.values() if each.block == at] for at in range(APPENDED + 1)]
+    first = sorted(
+        blocks[0], key=lambda metric: (*_LEADING, _column(metric)).index(_column(metric))
+    )
+    burst, rate, stall, appended = (
+        [name for metric in block for name in _columns(metric)] for block in blocks[1:]
+    )
+    return (
+        *_LEADING,
+        *(name for metric in first if (name := _column(metric)) not in _LEADING),
+        *_FIGURES,
+        *_CIRCUMSTANCES,
+        *(name for metric in first for name in _columns(metric)[1:]),
+        *_DISTANCES,
+        *burst,
+        "starts",
+        "decision",
+        *rate,
+        "rate_rps",
+        *stall,
+        "weight_bytes",
+        "bits_per_weight",
+        "quantize_seconds",
+        *appended,
+    )
+
+
+def _column(metric: Metric) -> str:
+    return metric.column or metric.name
+
+
+def _columns(metric: Metric) -> tuple[str, ...]:
+    """The figure's column, and those of its interval."""
+    name = _column(metric)
+    return (name, f"{name}_low", f"{name}_high") if metric.bounds else (name,)
 
 
 def write_csv(run: Run, path: Path) -> None:
     """Write one line a cell, atomically. A missing value is an empty field."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    columns = csv_columns()
+    writer.writerow(columns)
     for record in csv_records(run):
-        writer.writerow([field(record[name]) for name in CSV_COLUMNS])
+        writer.writerow([field(record[name]) for name in columns])
     write_atomic(path, buffer.getvalue())
 
 
 def csv_records(run: Run) -> Iterator[dict[str, Value]]:
-    """The cells as flat records keyed by ``CSV_COLUMNS``."""
+    """The cells as flat records keyed by ``csv_columns``."""
     for cell in run.cells:
         record = run.quality.get(cell.variant)
         decided = run.decided(cell.variant, cell.batch_size)
@@ -126,15 +133,10 @@ def csv_records(run: Run) -> Iterator[dict[str, Value]]:
 
 
 def _cell_values(cell: CellSummary) -> dict[str, Value]:
-    estimates = {name: _estimate(cell, name) for name in _ESTIMATES}
     values: dict[str, Value] = {
         "config": cell.variant,
         "batch_size": None if isinstance(cell.batch_size, Rate) else cell.batch_size,
         "rate_rps": float(cell.batch_size) if isinstance(cell.batch_size, Rate) else None,
-        "vram_gb": cell.memory_gb,
-        "acceptance_length": cell.acceptance_length,
-        "acceptance_rate": cell.acceptance_rate,
-        "prefix_hit_rate": cell.prefix_hit_rate,
         "expected_hit_rate": cell.expected_hit_rate,
         "status": cell.status,
         "memory_kind": cell.memory_kind,
@@ -146,22 +148,16 @@ def _cell_values(cell: CellSummary) -> dict[str, Value]:
         "window_s": cell.window_s,
         "failure": cell.failure,
     }
-    stall = cell.stall_p95_ms
-    for end, key in zip(_ENDS, ("value", "low", "high"), strict=True):
-        values[f"stall_p95_ms{end}"] = getattr(stall, key) if stall else None
-    for name in _BURST:
-        burst = _estimate(cell, name)
-        values[name] = burst.value if burst else None
-    for name, estimate in estimates.items():
-        values[name] = estimate.value if estimate else None
-        values[f"{name}_low"] = estimate.low if estimate else None
-        values[f"{name}_high"] = estimate.high if estimate else None
+    for metric in METRICS.values():
+        figure = cell.figures.get(metric.name)
+        ends: list[Value] = (
+            [figure]
+            if not isinstance(figure, Estimate)
+            else [figure.value, figure.low, figure.high]
+        )
+        columns = _columns(metric)
+        values |= dict(zip_longest(columns, ends[: len(columns)]))
     return values
-
-
-def _estimate(cell: CellSummary, name: str) -> Estimate | None:
-    value = getattr(cell, name)
-    return value if isinstance(value, Estimate) else None
 
 
 def _quality_values(record: QualityRecord | None) -> dict[str, Value]:
@@ -189,10 +185,10 @@ def _weight_values(run: Run, variant: str) -> dict[str, Value]:
 
 def _uncertified(cell: CellSummary, record: QualityRecord | None) -> Iterator[str]:
     """The columns whose percentile too few samples certify."""
-    for name in _ESTIMATES:
-        estimate = _estimate(cell, name)
-        if estimate is not None and not estimate.certified:
-            yield name
+    for metric in METRICS.values():
+        estimate = cell.estimate(metric.name)
+        if metric.marked and estimate is not None and not estimate.certified:
+            yield metric.name
     distances = record.distances if record else None
     if distances is not None and not distances.kl_p99.certified:
         yield "kl_p99"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from whet.core.load_point import LoadPoint
 from whet.core.records import LeverEffect
 from whet.core.run import Run
+from whet.metrics import metrics_in
 from whet.report.document import (
     Cell,
     Column,
@@ -23,12 +23,6 @@ from whet.report.run.common import load_title
 from whet.report.text import shown
 
 ORDER = 50
-_THROUGHPUT: Final = "tps_mean"
-_TITLES: Final = {
-    _THROUGHPUT: "Throughput",
-    "ttft_p95_ms": "1/TTFT p95",
-    "tpot_p50_ms": "1/TPOT p50",
-}
 
 
 def build(run: Run) -> Section | None:
@@ -41,11 +35,12 @@ def build(run: Run) -> Section | None:
         "of latencies too. Exploratory: each interval is for its ratio alone."
     )
     nodes: list[Node] = [Paragraph(text=note, tone="muted")]
-    for metric, title in _TITLES.items():
-        effects = [item for item in view.effects if item.metric == metric]
+    for metric in metrics_in("changes"):
+        title = metric.heading if metric.better == "higher" else f"1/{metric.title}"
+        effects = [item for item in view.effects if item.metric == metric.name]
         if effects:
             made = _table(f"{title}: effect of one lever", effects)
-            is_first = metric == _THROUGHPUT
+            is_first = metric.name == "tps_mean"
             nodes.append(Folded(summary=f"{title}: every ratio", nodes=[made], is_open=is_first))
     return Section(id="levers", title="What each lever brings", group="Speed", nodes=nodes)
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Iterator
 
 from whet.core.format import number
 from whet.core.load_point import Rate
-from whet.core.records import CellSummary, Estimate, LeverEffect
+from whet.core.records import LeverEffect
 from whet.core.run import Run
+from whet.metrics import metrics_in
 from whet.report.charts.plots import Axis, Line, Point, Scale, plot
 from whet.report.document import Chart, Section
 from whet.report.run.common import legend_of, looks_of, point, target_words
 from whet.report.text import shown
 
 ORDER = 30
-_FIGURES: Final[tuple[tuple[str, str, str, Callable[[CellSummary], Estimate | None]], ...]] = (
-    ("ttft-p50", "Time to first token, median", "ms", lambda cell: cell.ttft_p50_ms),
-    ("ttft-p95", "Time to first token, p95", "ms", lambda cell: cell.ttft_p95_ms),
-    ("throughput", "Throughput", "output tokens per second", lambda cell: cell.tps_mean),
-    ("cost", "Cost", "USD per 1M output tokens", lambda cell: cell.cost_per_1m_tokens),
-)
 
 
 def build(run: Run) -> Section | None:
@@ -40,22 +34,22 @@ def _batch_axis(run: Run) -> Axis:
 
 def _load_charts(run: Run) -> Iterator[Chart]:
     targets = run.spec.objective.ttft_ms if run.spec else ()
-    for name, title, unit, pick in _FIGURES:
-        sign = "$" if name == "cost" else ""
+    for metric in metrics_in("charts"):
+        sign, unit = metric.sign, metric.axis or metric.unit
         points = [
             point(run, cell, str(cell.batch_size), value, f"{shown(value, unit=sign).full} {unit}")
             for cell in run.cells
-            if cell.status == "complete" and (value := pick(cell)) is not None
+            if cell.status == "complete" and (value := cell.estimate(metric.name)) is not None
         ]
         if not points:
             continue
-        latency = name.startswith("ttft")
+        latency = metric.name.startswith("ttft")
         scale: Scale = "log" if latency and min(each.y for each in points) > 0 else "linear"
         highest = max(each.y for each in points)
         lines = [Line(y=t, label=target_words(t)) for t in targets if latency and t <= highest]
         yield Chart(
-            name=name,
-            title=title,
+            name=metric.title.lower().replace(" ", "-"),
+            title=metric.heading,
             description=f"{unit}, by load. Cross: excluded.",
             picture=plot(
                 points,

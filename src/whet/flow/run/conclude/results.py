@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from whet.core.load_point import LoadPoint, cell_key
 from whet.core.records import (
@@ -21,10 +21,9 @@ from whet.core.run import Run
 from whet.core.starts import StartReport, every_start
 from whet.core.store import RunStore
 from whet.levers import judge_cell, judge_start
-from whet.metrics import METRICS, CellContext, summarise
+from whet.metrics import METRICS, CellContext, metrics_in, summarise
+from whet.metrics.cost import cost_per_1m_tokens
 from whet.metrics.pooled import StartTable
-from whet.metrics.starts import start_figures
-from whet.metrics.summary import cost_per_1m_tokens
 
 THROUGHPUT: Final = "tps_mean"
 _OUTCOMES: Final[tuple[Evidence, ...]] = ("proved", "accepted", "unproved", "contradicted")
@@ -71,8 +70,9 @@ def summarize_run(run: Run, names: Collection[str] | None = None) -> RunSummary:
     names = run.engines.keys() if names is None else names
     cells = tuple(cell for name in names for cell in cells_of_variant(run, name))
     again = tuple(cell for name in names for cell in _confirmation_cells(run, name))
-    tables = {metric: _table(run, cells, metric) for metric in METRICS}
-    fresh = {metric: _table(run, again, metric, of=tables[metric]) for metric in METRICS if again}
+    tested = [metric.name for metric in metrics_in("differences")]
+    tables = {metric: _table(run, cells, metric) for metric in tested}
+    fresh = {metric: _table(run, again, metric, of=tables[metric]) for metric in tested if again}
     return RunSummary(
         cells=tuple(_with_intervals(run, cell, tables) for cell in cells),
         verdicts=tuple(verdict for name in names for verdict in _verdicts(run, name)),
@@ -84,17 +84,16 @@ def summarize_run(run: Run, names: Collection[str] | None = None) -> RunSummary:
 
 def _with_intervals(run: Run, cell: CellSummary, tables: Mapping[str, StartTable]) -> CellSummary:
     """The cell with the intervals that all starts of the run give together."""
-    changes: dict[str, Any] = {}
+    figures = dict(cell.figures)
     for metric, table in tables.items():
-        figure: Estimate | None = getattr(cell, metric)
-        if figure is not None and figure.value > 0:
+        figure = figures[metric]
+        if isinstance(figure, Estimate) and figure.value > 0:
             around = table.interval((cell.variant, cell.batch_size), figure.value)
             low, high = around or (None, None)
-            changes[metric] = replace(figure, low=low, high=high)
-    cost = cost_per_1m_tokens(
-        changes.get(THROUGHPUT, cell.tps_mean), run.require_spec().hardware.price_usd_per_hour
-    )
-    return replace(cell, **changes, cost_per_1m_tokens=cost)
+            figures[metric] = replace(figure, low=low, high=high)
+    price, cell = run.require_spec().hardware.price_usd_per_hour, replace(cell, figures=figures)
+    cost = cost_per_1m_tokens(cell.tps_mean, price)
+    return replace(cell, figures={**figures, "cost_per_1m_tokens": cost})
 
 
 def _table(
@@ -102,8 +101,8 @@ def _table(
 ) -> StartTable:
     """The starts of the complete cells; with ``of``, those of the confirmation of that table."""
     figures = {
-        (cell.variant, cell.batch_size): start_figures(
-            run.trials_of(cell.variant, cell.batch_size, confirmation=of is not None), metric
+        (cell.variant, cell.batch_size): METRICS[metric].start_figures(
+            run.trials_of(cell.variant, cell.batch_size, confirmation=of is not None)
         )
         for cell in cells
         if cell.status == "complete"
@@ -230,4 +229,5 @@ def _never_started(run: Run, name: str, size: LoadPoint, why: str) -> CellSummar
         memory_kind=_memory_kind(run),
         starts=0,
         failure=f"the server did not start: {why}",
+        figures=dict.fromkeys(METRICS),
     )

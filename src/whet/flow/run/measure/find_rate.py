@@ -14,8 +14,8 @@ from whet.flow.run.plan import Plan, Recorder
 from whet.flow.run.traffic.traced import Log, read_log
 from whet.flow.run.traffic.workload import trial_plan, warmup_requests
 from whet.load import run_trial
+from whet.metrics import UNPRICED, summarise
 from whet.metrics.saturation import SearchPlan, find_saturation
-from whet.metrics.summary import UNPRICED, summarise
 
 _LIMIT: Final = 10_000.0
 _SHARES: Final = (0.8, 0.9, 1.0)

@@ -27,6 +27,7 @@ from whet.flow.run.plan import Plan, Recorder
 from whet.flow.run.search.measurer import LoadMeasurer, Measurer
 from whet.flow.run.traffic.workload import trial_plan
 from whet.metrics import CellContext, summarise
+from whet.metrics.cost import usd_per_1m_tokens
 from whet.predict.hardware import known_name, sheet_of
 from whet.predict.performance import Calibration, Request, StepModel, calibration_of, simulate
 from whet.predict.performance.observe import draft_of, engines_of, limits_of, variant_work
@@ -151,7 +152,9 @@ class _BudgetSearch:
         tpot = [each.tpot_s for each in timed if each.request.output > 1]
         return PredictedCell(
             batch_size=size,
-            cost_per_1m_tokens=plan.spec.hardware.price_usd_per_hour / 3600 / tokens_per_s * 1e6,
+            cost_per_1m_tokens=usd_per_1m_tokens(
+                tokens_per_s, plan.spec.hardware.price_usd_per_hour
+            ),
             ttft_ms=1e3 * float(np.mean([each.ttft_s for each in timed])),
             tpot_ms=1e3 * float(np.mean(tpot)) if tpot else 0.0,
         )
