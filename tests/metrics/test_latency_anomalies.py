@@ -12,7 +12,8 @@ from whet.metrics.latency_anomalies import LatencyAnomaly, latency_anomalies
 
 def gap(size: int, value: float, *, spread: float = 0.01, variant: str = "awq") -> CellSummary:
     found = Estimate(value=value, low=value * (1 - spread), high=value * (1 + spread), samples=64)
-    return replace(cell("awq", 1, Texts()), variant=variant, batch_size=size, itl_p50_ms=found)
+    figures = {"itl_p50_ms": found}
+    return replace(cell("awq", 1, Texts()), variant=variant, batch_size=size, figures=figures)
 
 
 def test_a_step_that_grows_with_the_batch_is_as_it_should_be() -> None:
@@ -36,7 +37,7 @@ def test_a_tenth_and_overlapping_intervals_show_nothing() -> None:
 
 
 def test_cells_without_figures_are_left_out() -> None:
-    failed = replace(gap(4, 1.0), status="failed", itl_p50_ms=None)
+    failed = replace(gap(4, 1.0), status="failed", figures={})
     assert latency_anomalies([gap(1, 8.4), failed]) == ()
 
 
