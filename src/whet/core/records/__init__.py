@@ -90,7 +90,6 @@ from whet.core.records.summary import (
     MemoryKind,
     Status,
 )
-from whet.core.records.workers import WorkerCheck, WorkerSpeed
 
 __all__ = [
     "UNQUANTIZED",
@@ -174,8 +173,6 @@ __all__ = [
     "Variant",
     "Verdict",
     "VerdictSet",
-    "WorkerCheck",
-    "WorkerSpeed",
     "WorkloadFacts",
     "decode",
     "encode",
