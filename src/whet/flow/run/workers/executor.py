@@ -107,7 +107,7 @@ class RayExecutor:
         for ref in refs:
             self._ray.cancel(ref)
         for ref in self._ray.wait(refs, num_returns=len(refs), timeout=_CLOSE_S)[0]:
-            with suppress(self._ray.exceptions.RayError, WhetError):
+            with suppress(self._ray.exceptions.RayError):
                 self._store(self._ray.get(ref), self._running.pop(ref))
 
     def _start_next(self, track: _Track) -> None:
@@ -150,6 +150,8 @@ class RayExecutor:
             self._give_up(track.starts)
         else:
             self._store(outcome, track)
+            if outcome.error is not None:
+                raise outcome.error
         self._start_next(track)
 
     def _store(self, outcome: Outcome, track: _Track) -> None:
@@ -158,8 +160,6 @@ class RayExecutor:
             used = before - outcome.starts_left[name]
             self._starts_left[name] = max(0, self._starts_left[name] - used)
             summarize_cells(self._plan, self._recorder.store, name)
-        if outcome.error is not None:
-            raise outcome.error
 
     def _give_up(self, names: Iterable[str]) -> None:
         why = f"{MAX_LOSSES} workers were lost while they measured it"

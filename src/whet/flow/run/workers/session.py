@@ -92,12 +92,9 @@ def run_session(
                 after=lambda _name: None,
             )
             error = _run(runner, group)
+        changed = dict(_changed(root, known))
         return Outcome(
-            worker=_label(),
-            files=dict(_changed(root, known)),
-            lines=observer.lines,
-            starts_left=left,
-            error=error,
+            worker=_label(), files=changed, lines=observer.lines, starts_left=left, error=error
         )
 
 
