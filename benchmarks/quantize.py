@@ -31,7 +31,7 @@ from whet.core.provenance import environment, find_device
 from whet.core.store import write_atomic
 from whet.demo import pair_paths
 from whet.quant import load_calibration
-from whet.quant.copies import copy_beside
+from whet.quant.checkpoint_record import copy_beside
 
 METHODS: Final = ("rtn", "awq", "gptq", "awq+gptq")
 

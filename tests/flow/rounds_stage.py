@@ -180,8 +180,8 @@ def patch_declared(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], Declar
     monkeypatch.setattr("whet.flow.run.measure.session.get_profile", lambda _name: profile)
 
 
-def build_bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    made = Bench()
+def build_bench(monkeypatch: pytest.MonkeyPatch, made: Bench | None = None) -> Bench:
+    made = made or Bench()
     for module in ("measure.session", "measure.find_rate"):
         monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", made.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.flow.rounds_stage import DECLARED, Bench, Stand, patch_declared
+from tests.flow.rounds_stage import Bench, Stand, build_bench
 from whet.core.protocols import Server
 from whet.core.records import Claim, ResolvedEngine, TrialRecord, Verdict
 from whet.engines.process import EngineProcess
@@ -51,16 +51,6 @@ class GuardedStand(Stand):
 
 
 @dataclass
-class EngineFor:
-    """The same engine for every name; a job with it can be pickled."""
-
-    engine: Stand
-
-    def __call__(self, _name: str) -> Stand:
-        return self.engine
-
-
-@dataclass
 class WorkerBench(Bench):
     """Trials that take ``TRIAL_S``, are noted in the ledger, and may kill their worker."""
 
@@ -75,19 +65,12 @@ class WorkerBench(Bench):
         return record
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """The scripted engine, trials and answers in this process."""
-    bench = WorkerBench(engine=GuardedStand(), speeds=SPEEDS, passes=True)
-    monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", EngineFor(bench.engine))
-    for module in ("measure.session", "measure.find_rate"):
-        monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", bench.run_trial)
-    patch_declared(monkeypatch, lambda _url: DECLARED)
-    monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", bench.measure_quality)
-    monkeypatch.setattr(
-        "whet.flow.run.conclude.results.judge_start", lambda item, *_: [_proved(item)]
-    )
-    monkeypatch.setattr("whet.flow.run.conclude.results.judge_cell", lambda *_: [])
-    return bench
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripted trials and answers in this process."""
+    build_bench(monkeypatch, WorkerBench(engine=GuardedStand(), speeds=SPEEDS, passes=True))
+    results = "whet.flow.run.conclude.results"
+    monkeypatch.setattr(f"{results}.judge_start", lambda item, *_: [_proved(item)])
+    monkeypatch.setattr(f"{results}.judge_cell", lambda *_: [])
 
 
 def _proved(resolved: ResolvedEngine) -> Verdict:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,29 +17,23 @@ from typing import Any
 
 import psutil
 import pytest
-from whet.flow.run.check.preflight import prepare
-from whet.flow.run.measure.schedule import rounds_of
 
 from tests.flow.rounds_stage import spec_of
-from tests.flow.run.ray_stage import (
-    FOLDER,
-    EngineFor,
-    GuardedStand,
-    engines,
-    install,
-    install_worker,
-)
+from tests.flow.run.ray_stage import FOLDER, GuardedStand, engines, install, install_worker
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.protocols import Silent
 from whet.core.provenance import Device
-from whet.core.records import Decision, StartFacts, TrialRecord, WorkerCheck
+from whet.core.records import Decision, StartFacts, TrialRecord
 from whet.core.run import Run
 from whet.core.spec import Spec
+from whet.core.starts import start_key
 from whet.core.store import RunStore
-from whet.flow.run.measure.rounds import measure_rounds
+from whet.flow.run.check.check import prepare
+from whet.flow.run.measure.rounds import Measurer
 from whet.flow.run.pipeline import run
-from whet.flow.run.workers.executor import RayExecutor, ray_executor
-from whet.report.run.files import write_reports
+from whet.flow.run.plan import Recorder
+from whet.flow.run.search.grid import rounds_of
+from whet.flow.run.workers.executor import ray_executor
 
 ray = pytest.importorskip("ray")
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -119,12 +113,21 @@ def spec_for(folder: Path, **change: Any) -> Spec:
     return spec_of(folder, trials=2, **{"variants": VARIANTS, "objective": OBJECTIVE, **change})
 
 
-def story(spec: Spec, root: Path, address: str | None, *, resume: bool = False) -> Decision:
+def story(
+    spec: Spec,
+    root: Path,
+    address: str | None,
+    *,
+    resume: bool = False,
+    refused: Collection[tuple[str, int]] = (),
+) -> Decision:
+    engine = GuardedStand(refused=set(refused))
     with RunStore.open(root, resume=resume) as store:
+        recorder = Recorder(store=store, observer=Silent())
         if address is None:
-            return run(spec, store, Silent())
+            return run(spec, recorder, engines=engine)
         with ray_executor(address) as executor:
-            return run(spec, store, Silent(), executor=executor)
+            return run(spec, recorder, executor=executor, engines=engine)
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
@@ -155,10 +158,9 @@ def stored(root: Path) -> set[tuple[str, str, str | None]]:
 
 
 def workers() -> list[psutil.Process]:
-    """Processes in which Ray runs a session or a check."""
-    names = ("ray::run_session", "ray::serve_check")
+    """Processes in which Ray runs a session."""
     every = psutil.process_iter(["cmdline"])
-    return [each for each in every if (each.info["cmdline"] or [""])[0].startswith(names)]
+    return [p for p in every if (p.info["cmdline"] or [""])[0].startswith("ray::run_session")]
 
 
 def test_two_workers_decide_as_one_machine_does(nodes: Nodes, tmp_path: Path, stage: Path) -> None:
@@ -168,21 +170,17 @@ def test_two_workers_decide_as_one_machine_does(nodes: Nodes, tmp_path: Path, st
     root = tmp_path / "ray"
     assert outcome(story(spec, root, nodes.address)) == outcome(local)
     assert local.recommendation is not None
-    counts = ledger(stage)
-    assert {cell: n for cell, n in counts.items() if int(cell.split()[2]) < 900_000 and n > 1} == {}
+    assert set(ledger(stage).values()) == {1}, "nothing is measured twice"
     store = RunStore.read(root)
-    starts = [store.get("starts", key, StartFacts) for key in store.keys("starts")]
-    assert len({start.worker for start in starts if start}) == 2
-    numbers = {(t.variant, t.trial): t.start for t in store.all("trials", TrialRecord)}
-    assert len({numbers["fp16", trial] for trial in range(2)}) == 2, "each start has its number"
-    check = store.get("worker_check", "all", WorkerCheck)
-    assert check is not None
-    assert len(check.speeds) == 2
-    assert check.alike
-    write_reports(Run(store), root)
-    assert "Beside the other workers the baseline is" in (root / "report.md").read_text()
+    by_round: dict[int, set[str]] = {}
+    for trial in store.all("trials", TrialRecord):
+        start = store.get("starts", start_key(store, trial.variant, trial.start), StartFacts)
+        assert start is not None
+        by_round.setdefault(trial.trial, set()).add(str(start.worker))
+    assert [len(each) for each in by_round.values()] == [1] * len(by_round), "one device a round"
+    assert len(set.union(*by_round.values())) == 2
     assert (root / "logs" / "fp16.log").exists()
-    assert stored(root) == stored(tmp_path / "local") | {("worker_check", "all", "complete")}
+    assert stored(root) == stored(tmp_path / "local")
 
 
 @pytest.mark.parametrize(
@@ -259,47 +257,45 @@ def test_a_stop_leaves_no_engine_and_either_executor_goes_on(
 
 def test_what_the_cluster_cannot_do_is_one_sentence(nodes: Nodes, tmp_path: Path) -> None:
     gpu = Device(kind="cuda", name="H100", memory_bytes=1, count=1, driver=None)
-    with RunStore.open(tmp_path / "run") as store:
-        job = prepare(spec_for(tmp_path), store, Silent(), skip_infeasible=False)
-        with ray_executor(nodes.address) as executor:
-            assert isinstance(executor, RayExecutor)
-            with pytest.raises(InfeasibleError, match=r"has no GPU, and the spec was resolved"):
-                executor.require(replace(job, device=gpu))
-            attached = tuple(replace(each, url="http://h") for each in job.resolved)
-            with pytest.raises(UsageError, match=r"engine\.url is one that runs"):
-                executor.require(replace(job, resolved=attached))
+    with RunStore.open(tmp_path / "run") as store, ray_executor(nodes.address) as executor:
+        recorder = Recorder(store=store, observer=Silent())
+        plan = prepare(spec_for(tmp_path), recorder, GuardedStand(), skip_infeasible=False)
+        with pytest.raises(InfeasibleError, match=r"no node of the Ray cluster offers 1 GPU and"):
+            executor.require(replace(plan, device=gpu), Silent())
+        attached = tuple(replace(each, url="http://h") for each in plan.resolved)
+        with pytest.raises(UsageError, match=r"engine\.url is one that runs"):
+            executor.require(replace(plan, resolved=attached), Silent())
 
 
 def test_workers_refuse_another_machine_version_and_missing_files(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    engine = GuardedStand()
     with RunStore.open(tmp_path / "run") as store:
-        job = prepare(spec_for(tmp_path), store, Silent(), skip_infeasible=False)
-        other = replace(job.device, name="another CPU")
-        gone = replace(job.target, path=str(tmp_path / "gone"))
-        for wrong, says in (
-            (replace(job, device=other), "measure unlike devices in runs of their own"),
-            (replace(job, target=gone), "put a copy at the same path on every node"),
-            (replace(job, target=replace(job.target, weights_sha256="0")), "has other weights at"),
-            (job, r"and this machine 0\.0; install the same version"),
+        recorder = Recorder(store=store, observer=Silent())
+        plan = prepare(spec_for(tmp_path), recorder, engine, skip_infeasible=False)
+        other = replace(plan.device, name="another CPU")
+        gone = replace(plan.target, path=str(tmp_path / "gone"))
+        for wrong, message in (
+            (replace(plan, device=other), "measure unlike devices in runs of their own"),
+            (replace(plan, target=gone), "put a copy at the same path on every node"),
+            (replace(plan, target=replace(plan.target, weights_sha256="0")), "has other weights"),
+            (plan, r"and this machine 0\.0; install the same version"),
         ):
-            if wrong is job:
+            if wrong is plan:
                 monkeypatch.setattr("whet.flow.run.workers.executor.__version__", "0.0")
-            with (
-                ray_executor(nodes.address) as executor,
-                pytest.raises(InfeasibleError, match=says),
-            ):
-                measure_rounds(wrong, rounds_of(wrong), executor, quality=False)
+            rounds = rounds_of(wrong, Run(store))
+            with ray_executor(nodes.address) as executor:
+                measurer = Measurer(recorder=recorder, engines=engine, executor=executor)
+                with pytest.raises(InfeasibleError, match=message):
+                    measurer.measure(wrong, rounds, quality=False)
 
 
-def test_a_server_that_does_not_start_is_left_out(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decisions = []
-    for name, address in (("local", None), ("ray", nodes.address)):
-        engine = EngineFor(GuardedStand(refused={("b", 0)}))
-        monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", engine)
-        decisions.append(story(spec_for(tmp_path), tmp_path / name, address))
+def test_a_server_that_does_not_start_is_left_out(nodes: Nodes, tmp_path: Path) -> None:
+    decisions = [
+        story(spec_for(tmp_path), tmp_path / name, address, refused={("b", 0)})
+        for name, address in (("local", None), ("ray", nodes.address))
+    ]
     assert outcome(decisions[0]) == outcome(decisions[1])
     assert {each.variant for each in decisions[1].excluded} == {"b"}
     assert all("CUDA out of memory" in each.reason for each in decisions[1].excluded)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 
-from whet.core.records import StartFacts, TrialRecord, WorkerCheck
+from whet.core.records import StartFacts, TrialRecord
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.demo import pair_paths
@@ -109,7 +109,7 @@ def test_two_workers_measure_with_vllm_and_one_is_killed(tmp_path: Path, head: s
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(1.0)
         journal = root / "journal.jsonl"
-        if not killed and journal.exists() and '"kind": "worker_check"' in journal.read_text():
+        if not killed and journal.exists() and '"kind": "trials"' in journal.read_text():
             for victim in workers()[:1]:
                 killed = victim.pid
                 victim.kill()
@@ -129,6 +129,5 @@ def test_two_workers_measure_with_vllm_and_one_is_killed(tmp_path: Path, head: s
     assert set(written.values()) == {1}, "nothing is measured twice"
     starts = [store.get("starts", key, StartFacts) for key in store.keys("starts")]
     assert len({start.worker for start in starts if start}) == 2
-    assert store.get("worker_check", "all", WorkerCheck) is not None
     assert Run(store).decision is not None
     assert not [each.cmdline() for each in engines()]

@@ -91,7 +91,6 @@ from whet.core.records.summary import (
     MemoryKind,
     Status,
 )
-from whet.core.records.workers import WorkerCheck, WorkerSpeed
 
 __all__ = [
     "UNQUANTIZED",
@@ -176,8 +175,6 @@ __all__ = [
     "Variant",
     "Verdict",
     "VerdictSet",
-    "WorkerCheck",
-    "WorkerSpeed",
     "WorkloadFacts",
     "decode",
     "encode",

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
 
 from whet._version import __version__
-from whet.core.errors import InfeasibleError, UsageError
+from whet.core.errors import EngineLostError, UsageError, WhetError
 from whet.core.protocols import Observer
-from whet.flow.run.measure.rounds import MAX_STARTS, Rounds, summarize_cells
-from whet.flow.run.plan import RATE_SEARCH, Engines, Plan, Recorder
+from whet.flow.run.measure.rounds import MAX_STARTS, Rounds, Session, summarize_cells
+from whet.flow.run.measure.session import PendingWork
+from whet.flow.run.plan import Engines, Plan, Recorder
 from whet.flow.run.traffic.lengths import lacks_lengths
-from whet.flow.run.workers.check import check_workers
-from whet.flow.run.workers.cluster import (
-    as_error,
-    await_workers,
-    connect,
-    count_workers,
-    demand_of,
-    offers,
-    require_workers,
-)
-from whet.flow.run.workers.merge import known_files, merge, pickled_job
-from whet.flow.run.workers.session import Job, Outcome, run_session
-from whet.flow.run.workers.tracks import Board, Track, split_rounds
+from whet.flow.run.workers.cluster import await_workers, connect, demand_of, require_workers
+from whet.flow.run.workers.merge import known_files, merge, pickled_plan
+from whet.flow.run.workers.session import Outcome, run_session
 
 MAX_LOSSES: Final = 3
 """Workers that Ray may lose over one session; then its variants have failed."""
@@ -45,14 +37,32 @@ def ray_executor(address: str | None) -> Iterator[RayExecutor]:
             executor.close()
 
 
+@dataclass(slots=True)
+class _Track:
+    """The sessions of a round that are left, and the placement group that holds their device.
+
+    ``starts`` has what each variant of the running session had left as it began.
+    """
+
+    sessions: deque[Session]
+    device: Any = None
+    starts: dict[str, int] = field(default_factory=dict)
+
+
 class RayExecutor:
-    """Gives sessions to Ray and stores what they return. Made by ``ray_executor``."""
+    """Gives sessions to Ray and stores what they return. Made by ``ray_executor``.
+
+    A round stays on one device, so that differences between its variants hold nothing of the
+    device.
+    """
 
     is_local = False
+    _plan: Plan
+    _recorder: Recorder
 
     def __init__(self, ray: ModuleType) -> None:
         self._ray = ray
-        self._running: dict[Any, tuple[Job, Track, dict[str, int]]] = {}
+        self._running: dict[Any, _Track] = {}
         self._sent: Any = None
         self._demand: dict[str, float] = {}
         self._starts_left: dict[str, int] = {}
@@ -64,111 +74,109 @@ class RayExecutor:
                 "--executor ray starts a server on each worker, and engine.url is one that runs "
                 "already; leave one of the two out"
             )
-        if plan.device.kind == "cpu" and any(node.get("GPU") for node in offers(self._ray)):
-            raise InfeasibleError(
-                "the Ray cluster has GPUs and this machine has none, so the spec was resolved for "
-                "a CPU; run whet on one of the cluster's GPU nodes"
-            )
-        workers = require_workers(self._ray, demand_of(self._ray, plan))
-        if plan.spec.load.order == "blocks" and workers > 1:
+        workers = require_workers(self._ray, plan)
+        rounds = 1 if plan.spec.load.order == "blocks" else plan.spec.load.trials
+        if rounds < workers:
             observer.warn(
-                "load.order: blocks is one round, so one worker measures everything; set "
-                "load.order: interleaved to use the others"
+                f"a round stays on one worker, so {rounds} of {workers} measure; raise load.trials "
+                "(with load.order: interleaved) to use the others"
             )
 
     def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
         """Run every session that the run lacks."""
-        job = Job(plan=plan, recorder=recorder, engines=engines)
-        if not any(visit.pending(recorder.store) for turn in rounds for visit in turn):
-            return
+        self._plan, self._recorder = plan, recorder
         self._demand = demand_of(self._ray, plan)
-        self._sent = self._ray.put(pickled_job(job))
-        workers = await_workers(self._ray, self._demand)
-        count = partial(count_workers, self._ray, self._demand)
-        search = rounds[0][0].title == RATE_SEARCH
-        alike = search or check_workers(self._ray, job, count, self._start)
-        tracks = split_rounds(rounds, workers, alike=alike)
-        if lacks_lengths(plan.spec, recorder.store):  # the check could not measure them
-            tracks = [[visit for track in tracks for visit in track]]
-        names = (name for track in tracks for visit in track for name in visit.names)
+        self._sent = self._ray.put(pickled_plan(plan, engines))
+        names = (name for part in rounds for session in part for name in session.names)
         self._starts_left = dict.fromkeys(names, MAX_STARTS)
-        board = Board(recorder.store, plan.spec.baseline, tracks)
-        while board.left:
-            for track in board.take(await_workers(self._ray, self._demand)):
-                self._give(job, board, track)
+        waiting = deque(_Track(deque(part)) for part in rounds)
+        while waiting or self._running:
+            workers = await_workers(self._ray, self._demand)
+            if lacks_lengths(plan.spec, recorder.store):
+                workers = 1  # its first session measures them for all
+            while waiting and len(self._running) < workers:
+                self._start_next(waiting.popleft())
             if self._running:
-                done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_POLL_S)
-                for ref in done:
-                    self._end(job, board, ref)
+                for ref in self._ray.wait(list(self._running), timeout=_POLL_S)[0]:
+                    self._end(ref)
 
     def close(self) -> None:
         """Cancel every session, which ends its servers, and store what it has measured."""
-        running = list(self._running)
-        for ref in running:
+        if not (refs := list(self._running)):
+            return
+        for ref in refs:
             self._ray.cancel(ref)
-        if running:
-            running, _ = self._ray.wait(running, num_returns=len(running), timeout=_CLOSE_S)
-        for ref in running:
-            job, _, left = self._running.pop(ref)
+        for ref in self._ray.wait(refs, num_returns=len(refs), timeout=_CLOSE_S)[0]:
             with suppress(self._ray.exceptions.RayError):
-                self._store(job, self._ray.get(ref), left)
+                self._store(self._ray.get(ref), self._running.pop(ref))
 
-    def _start(
-        self, function: Callable[..., Any], *args: Any, node: str | None = None, **options: Any
-    ) -> Any:
-        """Make a function a task, on the given node while that lives."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    def _start_next(self, track: _Track) -> None:
+        """Start the next session that lacks something; without one, free the device."""
+        from ray.util import remove_placement_group
 
-        where = NodeAffinitySchedulingStrategy(node, soft=True) if node else "DEFAULT"
+        while track.sessions:
+            session = track.sessions.popleft()
+            pending = session.pending(self._recorder.store)
+            if group := [each for each in pending if self._starts_left[each.name]]:
+                self._start(track, group, session.label or "one round")
+                return
+        if track.device is not None:
+            remove_placement_group(track.device)
+
+    def _start(self, track: _Track, group: list[PendingWork], label: str) -> None:
+        from ray.util import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        track.device = track.device or placement_group([self._demand])
+        track.starts = {each.name: self._starts_left[each.name] for each in group}
+        self._recorder.observer.stage("serve", f"{', '.join(track.starts)} ({label})")
         task = self._ray.remote(
             num_gpus=self._demand.get("GPU", 0),
             num_cpus=self._demand["CPU"],
-            scheduling_strategy=where,
-            **options,
-        )(function)
-        return task.remote(__version__, self._sent, *args)
+            scheduling_strategy=PlacementGroupSchedulingStrategy(track.device),
+            max_retries=MAX_LOSSES - 1,
+        )(run_session)
+        files = known_files(self._recorder.store, answers=any(each.quality for each in group))
+        self._running[task.remote(__version__, self._sent, files, group, track.starts)] = track
 
-    def _give(self, job: Job, board: Board, track: Track) -> None:
-        """Start the track's next visit, or end it where it has nothing to measure."""
-        visit = track.visits[0]
-        works = [each for each in visit.pending(job.recorder.store) if self._starts_left[each.name]]
-        if not works:
-            board.end(track)
-            return
-        left = {each.name: self._starts_left[each.name] for each in works}
-        files = known_files(job.recorder.store, answers=any(each.quality for each in works))
-        retries = MAX_LOSSES - 1
-        ref = self._start(run_session, files, works, left, node=track.node, max_retries=retries)
-        self._running[ref] = job, track, left
-        words = filter(None, (f"{board.left} visits left", visit.label))
-        job.recorder.observer.stage("serve", f"{', '.join(left)} ({', '.join(words)})")
-
-    def _end(self, job: Job, board: Board, ref: Any) -> None:
-        _, track, left = self._running.pop(ref)
+    def _end(self, ref: Any) -> None:
+        """Store what a session returned, and start the next of its round."""
+        track = self._running.pop(ref)
         try:
             outcome = self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:
-            raise as_error(error) from None
+            raise _cause(error) from None
         except self._ray.exceptions.RayError:
-            self._give_up(job, left)
+            self._give_up(track.starts)
         else:
-            track.node = outcome.node
-            self._store(job, outcome, left)
+            self._store(outcome, track)
             if outcome.error is not None:
                 raise outcome.error
-        board.end(track)
+        self._start_next(track)
 
-    def _store(self, job: Job, outcome: Outcome, left: Mapping[str, int]) -> None:
-        merge(job, outcome)
-        for name, before in left.items():
+    def _store(self, outcome: Outcome, track: _Track) -> None:
+        merge(self._recorder, outcome)
+        for name, before in track.starts.items():
             used = before - outcome.starts_left[name]
             self._starts_left[name] = max(0, self._starts_left[name] - used)
-            summarize_cells(job.plan, job.recorder.store, name)
+            summarize_cells(self._plan, self._recorder.store, name)
 
-    def _give_up(self, job: Job, names: Iterable[str]) -> None:
+    def _give_up(self, names: Iterable[str]) -> None:
         why = f"{MAX_LOSSES} workers were lost while they measured it"
         for name in names:
             self._starts_left[name] = 0
-            job.recorder.store.note("starts", name, status="failed", reason=why)
-            job.recorder.observer.warn(f"{name}: {why}; it is left out")
-            summarize_cells(job.plan, job.recorder.store, name)
+            self._recorder.store.note("starts", name, status="failed", reason=why)
+            self._recorder.observer.warn(f"{name}: {why}; it is left out")
+            summarize_cells(self._plan, self._recorder.store, name)
+
+
+def _cause(error: Exception) -> Exception:
+    """Return what ended a task: whet's own error, or Ray's with the traceback of a defect."""
+    if isinstance(cause := getattr(error, "cause", None), WhetError):
+        return cause
+    if "failed to import" not in str(error):
+        return error
+    return EngineLostError(
+        f"the workers of the Ray cluster cannot import whet ({str(error).splitlines()[-1]}); "
+        "install it as it is here on every node"
+    )

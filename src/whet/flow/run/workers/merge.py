@@ -4,59 +4,43 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.records import StartFacts, WorkloadFacts
 from whet.core.starts import every_start, start_key, store_start
 from whet.core.store import RunStore, write_atomic
-from whet.flow.run.plan import Inputs, Plan
+from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
 from whet.flow.run.traffic.logged import TIMES
-from whet.flow.run.workers.session import JOURNAL, Files, Job, Outcome
+from whet.flow.run.workers.session import JOURNAL, Files, Outcome
 
 _OF_A_START: Final = frozenset({"starts", "facts", "declared"})
-_ALWAYS: Final = ("lengths", "workloads")
-_FOR_ANSWERS: Final = ("quality", "plain_answers")
 _ANSWER_FOLDERS: Final = ("top_logprobs", "golden", "inputs/golden")
 
 
-def pickled_job(job: Job) -> bytes:
-    """Return the job without what stays here, paths that workers need, and the run's inputs."""
-    inputs: dict[str, Any] = {}
+def pickled_plan(plan: Plan, engines: Engines) -> bytes:
+    """Return the plan, its engines, and its inputs: paths below a run directory, and files."""
+    inputs: dict[str, Path | None] = {}
     files: dict[str, bytes] = {}
     for each in fields(Inputs):
-        path: Path | None = getattr(job.plan.inputs, each.name)
-        inputs[each.name] = None
+        path: Path | None = getattr(plan.inputs, each.name)
+        inputs[each.name] = path and Path("inputs", each.name + path.suffix)
         if path is not None and path.exists():
-            inputs[each.name] = Path("inputs", each.name + path.suffix)
             files[str(inputs[each.name])] = path.read_bytes()
-    if job.plan.inputs.traffic is not None:
-        files[f"inputs/{TIMES}"] = (job.plan.inputs.traffic.parent / TIMES).read_bytes()
-    plan = replace(job.plan, inputs=Inputs(**inputs))
-    return pickle.dumps((plan, job.engines, list(_paths(job.plan)), files))
-
-
-def _paths(plan: Plan) -> Iterator[str]:
-    """Folders and files that have to be on every node."""
-    yield plan.target.path
-    for variant in (resolved.variant for resolved in plan.resolved):
-        yield variant.model_path
-        yield from (path for _, path in variant.loras)
-        if variant.speculation is not None and variant.speculation.draft_path is not None:
-            yield variant.speculation.draft_path
-    if plan.spec.load.trace is not None:
-        yield str(plan.spec.load.trace.resolve())
+    if plan.inputs.traffic is not None:
+        files[f"inputs/{TIMES}"] = (plan.inputs.traffic.parent / TIMES).read_bytes()
+    return pickle.dumps((plan, engines, inputs, files))
 
 
 def known_files(store: RunStore, *, answers: bool) -> Files:
     """Return what a session reads of the run; with ``answers`` what it compares answers with."""
+    kinds = ("lengths", "workloads", *(("quality", "plain_answers") if answers else ()))
     entries = [
         {"kind": kind, "key": key, "status": store.status(kind, key), "reason": None}
-        for kind in (*_ALWAYS, *(_FOR_ANSWERS if answers else ()))
+        for kind in kinds
         for key in store.keys(kind)
     ]
     paths = [store.path(str(each["kind"]), f"{each['key']}.json") for each in entries]
@@ -67,33 +51,30 @@ def known_files(store: RunStore, *, answers: bool) -> Files:
     return files | {JOURNAL: journal}
 
 
-def merge(job: Job, outcome: Outcome) -> None:
+def merge(recorder: Recorder, outcome: Outcome) -> None:
     """Store what a session wrote, and pass its lines on to the observer.
 
     A session counts its own starts; here they get their numbers in the run. Raises ``UsageError``
     for traffic that differs from the run's.
     """
+    store = recorder.store
     for how, line in outcome.lines:
-        getattr(job.recorder.observer, how)(f"{outcome.worker}: {line}")
-    kinds = dict.fromkeys(json.loads(line)["kind"] for line in outcome.journal.splitlines())
+        getattr(recorder.observer, how)(f"{outcome.worker}: {line}")
+    kinds = dict.fromkeys(json.loads(line)["kind"] for line in outcome.files[JOURNAL].splitlines())
     with TemporaryDirectory(prefix="whet-merge-") as folder:
-        for name, data in {**outcome.files, JOURNAL: outcome.journal}.items():
-            path = job.recorder.store.path(name)
-            if name.startswith("logs/"):
-                before = path.read_bytes() if path.exists() else b""
-                write_atomic(path, before + data)
-            elif name.startswith(tuple(f"{each}/" for each in _ANSWER_FOLDERS)):
-                write_atomic(path, data)
-            elif name.split("/")[0] in {*kinds, JOURNAL}:
+        for name, data in outcome.files.items():
+            if name.split("/")[0] in {JOURNAL, *kinds}:
                 write_atomic(Path(folder, name), data)
+                continue
+            path = store.path(name)
+            before = path.read_bytes() if name.startswith("logs/") and path.exists() else b""
+            write_atomic(path, before + data)
         part = RunStore.read(Path(folder))
-        names = [name for name in part.keys("starts") if "/" not in name]
-        first = {
-            name: _merge_starts(job.recorder.store, part, name, outcome.worker) for name in names
-        }
-        places = ((kind, key) for kind in kinds for key in part.keys(kind))
-        for place in (each for each in places if each[0] not in _OF_A_START):
-            _merge_record(job.recorder.store, part, place, first, outcome.worker)
+        names = (name for name in part.keys("starts") if "/" not in name)
+        first = {name: _merge_starts(store, part, name, outcome.worker) for name in names}
+        for kind in (each for each in kinds if each not in _OF_A_START):
+            for key in part.keys(kind):
+                _merge_record(store, part, kind, key, first, outcome.worker)
 
 
 def _merge_starts(store: RunStore, part: RunStore, name: str, worker: str) -> int:
@@ -109,9 +90,9 @@ def _merge_starts(store: RunStore, part: RunStore, name: str, worker: str) -> in
 
 
 def _merge_record(
-    store: RunStore, part: RunStore, place: tuple[str, str], first: dict[str, int], worker: str
+    store: RunStore, part: RunStore, kind: str, key: str, first: dict[str, int], worker: str
 ) -> None:
-    kind, key = place
+    """Store one record, a trial under its start's number in the run."""
     status, path = part.status(kind, key) or "", part.path(kind, f"{key}.json")
     if not path.exists():
         store.note(kind, key, status=status, reason=part.reason(kind, key))

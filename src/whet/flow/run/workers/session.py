@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 from typing import Final
-
-import psutil
 
 from whet._version import __version__
 from whet.checkpoint import read_facts
@@ -22,36 +19,25 @@ from whet.core.errors import InfeasibleError, Interrupted, WhetError
 from whet.core.gpus import VISIBLE_DEVICES_ENV
 from whet.core.protocols import Silent
 from whet.core.provenance import find_device
+from whet.core.staging import staged
 from whet.core.store import RunStore, write_atomic
 from whet.flow.run.measure.session import PendingWork, SessionRunner
-from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
+from whet.flow.run.plan import Inputs, Plan, Recorder
 
 JOURNAL: Final = "journal.jsonl"
-_FOLDER: Final = "whet-worker-"
 Files = Mapping[str, bytes]
-"""Contents by path below a run directory."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """A plan, where what is measured is recorded, and what makes the engines."""
-
-    plan: Plan
-    recorder: Recorder
-    engines: Engines
+"""Contents by path below a run directory; of the journal, the lines to add."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a session wrote: lines of its journal, and files that are new or have changed.
+    """What a session wrote: files that are new or have changed.
 
     ``lines`` are notes and warnings for the driver's observer. ``error`` ended the session early;
     a failed engine does not, and is in the records.
     """
 
     worker: str
-    node: str
-    journal: bytes
     files: Files
     lines: Sequence[tuple[str, str]]
     starts_left: Mapping[str, int]
@@ -72,88 +58,69 @@ class _Lines(Silent):
 
 
 def run_session(
-    version: str, sent: bytes, files: Files, works: list[PendingWork], left: dict[str, int]
+    version: str, sent: bytes, files: Files, group: list[PendingWork], left: dict[str, int]
 ) -> Outcome:
     """Start one group of servers and measure it as the local executor does.
 
-    ``sent`` is the pickled job, ``files`` what the session reads of the run, ``left`` how many
-    starts a variant has left. A cancelled session ends its servers and returns what it has
-    measured. Raises ``InfeasibleError`` where this worker cannot do the job.
+    ``sent`` is what ``merge.pickled_plan`` returns, ``files`` what the session reads of the run,
+    ``left`` how many starts a variant has left. A cancelled session ends its servers and returns
+    what it has measured. Raises ``InfeasibleError`` where this worker cannot run the plan.
     """
-    with worker_job(version, sent, files) as job:
-        error = None
-        try:
+    observer = _Lines()
+    _undo_ray_settings(observer)
+    if version != __version__:
+        raise InfeasibleError(
+            f"the worker {_label()} has whet {__version__} and this machine {version}; install the "
+            "same version"
+        )
+    plan, engines, inputs, input_files = pickle.loads(sent)
+    for problem in _problems(plan):
+        raise InfeasibleError(f"the worker {_label()} {problem}")
+    known = {**input_files, **files}
+    with staged(Path(gettempdir(), "whet-worker")) as stage:
+        root = stage.folder
+        root.chmod(0o700)  # it holds prompts
+        for name, data in known.items():
+            write_atomic(root / name, data)
+        below = {name: path and root / path for name, path in inputs.items()}
+        with RunStore.open(root, resume=True) as store:
             runner = SessionRunner(
-                plan=job.plan,
-                recorder=job.recorder,
-                engines=job.engines,
+                plan=replace(plan, inputs=Inputs(**below)),
+                recorder=Recorder(store=store, observer=observer),
+                engines=engines,
                 starts_left=left,
                 after=lambda _name: None,
             )
-            runner.run(works, "worker")
-        except (KeyboardInterrupt, Interrupted):
-            pass
-        except WhetError as caught:
-            error = caught
-        return pack(job, files, left, error)
-
-
-@contextmanager
-def worker_job(version: str, sent: bytes, files: Files) -> Iterator[Job]:
-    """Yield the job over a temporary run directory that holds ``files``."""
-    _leave_ray_settings()
-    if version != __version__:
-        raise InfeasibleError(
-            f"the worker {label()} has whet {__version__} and this machine {version}; install the "
-            "same version"
+            error = _run(runner, group)
+        changed = dict(_changed(root, known))
+        return Outcome(
+            worker=_label(), files=changed, lines=observer.lines, starts_left=left, error=error
         )
-    plan, engines, paths, inputs = pickle.loads(sent)
-    if problem := _problem(plan, paths):
-        raise InfeasibleError(f"the worker {label()} {problem}")
-    _remove_old_folders()
-    prefix = f"{_FOLDER}{os.getpid()}-"
-    # A guardian may still write the last lines of a log.
-    with TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
-        root = Path(folder)
-        for name, data in {**inputs, **files}.items():
-            write_atomic(root / name, data)
-        relative = {each.name: getattr(plan.inputs, each.name) for each in fields(Inputs)}
-        absolute = Inputs(**{name: path and root / path for name, path in relative.items()})
-        with RunStore.open(root, resume=True) as store:
-            lines = _Lines()
-            if (nice := os.getpriority(os.PRIO_PROCESS, 0)) > 0:
-                lines.warn(
-                    f"it runs at nice {nice}, so other processes go before it; start its node with "
-                    "RAY_worker_niceness=0"
-                )
-            recorder = Recorder(store=store, observer=lines)
-            yield Job(plan=replace(plan, inputs=absolute), recorder=recorder, engines=engines)
 
 
-def pack(job: Job, files: Files, left: Mapping[str, int], error: WhetError | None) -> Outcome:
-    """Return what the run directory of a ``worker_job`` has beyond ``files`` and inputs."""
-    import ray
-
-    root = job.recorder.store.root
-    paths = [path for path in root.rglob("*") if path.is_file() and path.name != ".lock"]
-    named = {str(path.relative_to(root)): path.read_bytes() for path in paths}
-    journal = named.pop(JOURNAL, b"")[len(files.get(JOURNAL, b"")) :]
-    assert isinstance(job.recorder.observer, _Lines)
-    if error is not None:  # others may not survive pickling
+def _run(runner: SessionRunner, group: list[PendingWork]) -> WhetError | None:
+    """Return what ended the session early, as a class that survives pickling."""
+    try:
+        with suppress(KeyboardInterrupt, Interrupted):
+            runner.run(group, "worker")
+    except WhetError as error:
         tree = (cls for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
-        error = next(tree)(str(error))
-    return Outcome(
-        worker=label(),
-        node=ray.get_runtime_context().get_node_id(),
-        journal=journal,
-        files={name: data for name, data in named.items() if data != files.get(name)},
-        lines=job.recorder.observer.lines,
-        starts_left=left,
-        error=error,
-    )
+        kind: type[WhetError] = next(tree)
+        return kind(str(error))
+    return None
 
 
-def label() -> str:
+def _changed(root: Path, known: Files) -> Iterator[tuple[str, bytes]]:
+    """Yield the files below ``root`` that ``known`` lacks, and the journal's new lines."""
+    for path in filter(Path.is_file, root.rglob("*")):
+        name, data = str(path.relative_to(root)), path.read_bytes()
+        if name == JOURNAL:
+            yield name, data[len(known[JOURNAL]) :]
+        elif name != ".lock" and data != known.get(name):
+            yield name, data
+
+
+def _label() -> str:
     """Return the name of this worker: its host with its GPUs, or with its node."""
     import ray
 
@@ -162,15 +129,7 @@ def label() -> str:
     return f"{socket.gethostname()} {which}"
 
 
-def _remove_old_folders() -> None:
-    """Remove the directories of killed workers: they hold prompts."""
-    for old in Path(gettempdir()).glob(f"{_FOLDER}*-*"):
-        pid = old.name.removeprefix(_FOLDER).split("-")[0]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _leave_ray_settings() -> None:
+def _undo_ray_settings(observer: _Lines) -> None:
     """Undo one thread for OpenMP and nice 15, which Ray sets and which slow an engine down."""
     node = os.getppid()
     with suppress(OSError):
@@ -178,25 +137,41 @@ def _leave_ray_settings() -> None:
             os.environ.pop("OMP_NUM_THREADS", None)
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, node))
+    if (nice := os.getpriority(os.PRIO_PROCESS, 0)) > 0:
+        observer.warn(
+            f"it runs at nice {nice}, so other processes go before it; start its node with "
+            "RAY_worker_niceness=0"
+        )
 
 
-def _problem(plan: Plan, paths: Sequence[str]) -> str | None:
+def _problems(plan: Plan) -> Iterator[str]:
+    """Yield why this worker cannot run the plan: its device, missing files, other weights."""
     own, here = plan.device, find_device()
     if (own.kind, own.name) != (here.kind, here.name):
-        return (
+        yield (
             f"has {here.name} and this machine {own.name}; measure unlike devices in runs of "
             "their own, and compare them with whet decide"
         )
-    for path in paths:
+    for path in _paths(plan):
         if not Path(path).exists():
-            return (
+            yield (
                 f"has no {path}; put a copy at the same path on every node, or the run directory "
                 "and the checkpoints on a shared disk"
             )
     try:
-        facts = read_facts(Path(plan.target.path))
+        if read_facts(Path(plan.target.path)).weights_sha256 != plan.target.weights_sha256:
+            yield f"has other weights at {plan.target.path}; copy the checkpoint to every node"
     except WhetError as error:
-        return f"cannot read {plan.target.path}: {error}"
-    if facts.weights_sha256 != plan.target.weights_sha256:
-        return f"has other weights at {plan.target.path}; copy the checkpoint to every node"
-    return None
+        yield f"cannot read {plan.target.path}: {error}"
+
+
+def _paths(plan: Plan) -> Iterator[str]:
+    """Yield the folders and files that have to be on every node."""
+    yield plan.target.path
+    for variant in (resolved.variant for resolved in plan.resolved):
+        yield variant.model_path
+        yield from (path for _, path in variant.loras)
+        if variant.speculation is not None and variant.speculation.draft_path is not None:
+            yield variant.speculation.draft_path
+    if plan.spec.load.trace is not None:
+        yield str(plan.spec.load.trace)
