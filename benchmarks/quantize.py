@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab.inputs import write_inputs
+from whet.quant.copies import copy_beside
 
 from benchmarks.jobs import Job, JobError, Tool, peer_tool, run_job, whet_tool
 from benchmarks.table import Row, spent_values, summary, write_rows
@@ -31,7 +32,6 @@ from whet.core.provenance import environment, find_device
 from whet.core.store import write_atomic
 from whet.demo import pair_paths
 from whet.quant import load_calibration
-from whet.quant.copies import copy_beside
 
 METHODS: Final = ("rtn", "awq", "gptq", "awq+gptq")
 

@@ -24,12 +24,13 @@ class Said:
     err: str
 
     def sentence(self, code: int) -> str:
-        """The one line of an error that ends with ``code``."""
+        """The cause of an error that ends with ``code``, and its fix where it has one."""
         assert self.code == code, self.err
-        assert self.err.startswith("error: ")
-        assert self.err.count("\n") == 1
         assert "Traceback" not in self.out + self.err
-        return self.err.removeprefix("error: ").rstrip("\n")
+        first, *rest = self.err.splitlines()
+        assert first.startswith("error: "), self.err
+        assert [line[:5] for line in rest] in ([], ["fix: "]), self.err
+        return "; ".join([first.removeprefix("error: "), *(line[5:] for line in rest)])
 
     def stop(self) -> str:
         """The one line of a command that was stopped."""

@@ -140,7 +140,7 @@ def tiny_spec(folder: Path, **change: Any) -> Spec:
 
 def install(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command line and the functions of ``whet`` serve with ``engine``."""
-    monkeypatch.setitem(engines._ENGINES, "fake", "whet.engines.vllm")
+    monkeypatch.setitem(engines.ENGINES, "fake", "whet.engines.vllm")
     monkeypatch.setattr("whet.engines.vllm.ENGINE", lambda: engine)
 
 

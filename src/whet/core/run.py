@@ -385,5 +385,6 @@ class Run:
 
     def _missing_file(self, name: str) -> NoReturn:
         raise StorageError(
-            f"{self.store.path(name)} is missing; the run stopped before it measured: --resume it"
+            f"{self.store.path(name)} is missing",
+            fix="the run stopped before it measured: --resume it",
         )

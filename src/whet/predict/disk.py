@@ -100,8 +100,8 @@ def check_disk(path: Path, needed_bytes: int) -> None:
     if free < needed_bytes:
         raise StorageError(
             f"{human_bytes(needed_bytes)} are to be written below {_nearest(path)}, but its disk "
-            f"has {human_bytes(free)} free; free {human_bytes(needed_bytes - free)}, or choose a "
-            "folder on another disk"
+            f"has {human_bytes(free)} free",
+            fix=f"free {human_bytes(needed_bytes - free)}, or choose a folder on another disk",
         )
 
 
@@ -125,8 +125,8 @@ def _free_bytes(path: Path) -> int:
         return shutil.disk_usage(folder).free
     except OSError as error:
         raise StorageError(
-            f"the disk at {folder} cannot be read ({error.strerror or error}); choose another "
-            "folder"
+            f"the disk at {folder} cannot be read ({error.strerror or error})",
+            fix="choose another folder",
         ) from error
 
 

@@ -117,8 +117,8 @@ class PromptLog:
         reasons = {each.reason for each in self.left_out}
         if refused := sorted(reason for reason in reasons if reason.startswith(TEMPLATE_REFUSES)):
             return UsageError(
-                f"{reader.path}: {refused[0]}; give the template that the server uses with "
-                "--chat-template FILE"
+                f"{reader.path}: {refused[0]}",
+                fix="give the template that the server uses with --chat-template FILE",
             )
         return reader.no_request()
 

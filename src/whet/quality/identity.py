@@ -221,7 +221,9 @@ def _end_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
         try:
             value = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
         except (ValueError, AttributeError) as error:
-            raise CheckpointError(f"{file} is not a JSON object; copy it from the model") from error
+            raise CheckpointError(
+                f"{file} is not a JSON object", fix="copy it from the model"
+            ) from error
         ends |= {
             each for each in (value if isinstance(value, list) else [value]) if each is not None
         }

@@ -122,6 +122,6 @@ def _by_other_tools(
 def _require_sixteen_bit(facts: ModelFacts) -> None:
     if facts.stored.scheme not in _UNQUANTIZED:
         raise QuantizationError(
-            f"{facts.path} is already quantized ({facts.stored.scheme}); give the 16-bit "
-            "checkpoint that it was made of"
+            f"{facts.path} is already quantized ({facts.stored.scheme})",
+            fix="give the 16-bit checkpoint that it was made of",
         )

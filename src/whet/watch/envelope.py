@@ -41,7 +41,8 @@ def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
     trials = _trials(run, variant, point)
     if not trials:
         raise UsageError(
-            f"{variant} has no usable trial at {load_words(point)}; finish the run with --resume"
+            f"{variant} has no usable trial at {load_words(point)}",
+            fix="finish the run with --resume",
         )
     ranges = tuple(_ranges(trials))
     rate = next((item for item in ranges if item.metric == "acceptance_rate"), None)

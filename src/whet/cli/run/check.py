@@ -43,7 +43,9 @@ def check(
         None if options.device is None else plan_machine(options.device, options.vllm, spec.engine)
     )
     if planned is None and options.vllm is not None:
-        raise UsageError("--vllm is the version on a machine that is not here; give --device too")
+        raise UsageError(
+            "--vllm is the version on a machine that is not here", fix="give --device too"
+        )
     with open_checkpoints() as checkpoints:
         checked = check_spec(spec, options.output_dir / spec.name, checkpoints, planned)
         warnings = TerminalConsole(stderr=True)
@@ -65,7 +67,7 @@ def check(
         section = _section(title, checked, variants, [each.text for each in sources], effort.text)
         print_sections([section], output.console)
     if options.strict and checked.advice:
-        raise UsageError("--strict: the warnings above count as errors; correct the spec")
+        raise UsageError("--strict: the warnings above count as errors", fix="correct the spec")
 
 
 def _document(

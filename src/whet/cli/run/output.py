@@ -36,8 +36,8 @@ def write_and_print_report(
     if decision is not None and decision.recommendation is None:
         if all(cell.status != "complete" for cell in run.cells):
             raise EngineError(
-                f"no cell could be measured; {store.root / 'report.md'} says why for each, "
-                "then go on with --resume"
+                "no cell could be measured",
+                fix=f"{store.root / 'report.md'} says why for each, then go on with --resume",
             )
         raise NothingQualifiesError(why_nothing_qualifies(run, decision))
 

@@ -41,7 +41,7 @@ def decode(cls: type[T], data: object) -> T:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole record"
         raise StorageError(
-            f"a stored {cls.__name__} cannot be read ({where}: {first['msg']}); it was written by "
-            "another version of whet: start a new run"
+            f"a stored {cls.__name__} cannot be read ({where}: {first['msg']})",
+            fix="it was written by another version of whet: start a new run",
         ) from error
     return value

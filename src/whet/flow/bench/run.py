@@ -159,7 +159,8 @@ def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
         return Path(root)
     raise UsageError(
         f"lengths are counted with the model's own tokenizer, and {entry['id']!r} names none that "
-        "is here; give its folder or hub id with --tokenizer"
+        "is here",
+        fix="give its folder or hub id with --tokenizer",
     )
 
 

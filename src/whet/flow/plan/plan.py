@@ -64,7 +64,8 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     if not candidates:
         raise UsageError(
             "none of these layouts divides the model: its heads, layers, experts and groups of "
-            "4-bit weights must be whole on each GPU; give other --parallel or --gpus"
+            "4-bit weights must be whole on each GPU",
+            fix="give other --parallel or --gpus",
         )
     predictions = [
         prediction

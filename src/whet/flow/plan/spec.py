@@ -70,7 +70,8 @@ def _chosen(plan: Plan) -> list[Prediction]:
     if not best:
         raise InfeasibleError(
             "--spec: only configurations with --speculation meet the objective, and a plan does "
-            "not know their head; plan without it, or allow more"
+            "not know their head",
+            fix="plan without it, or allow more",
         )
     host = (best[0].candidate.gpu, best[0].candidate.devices)
 

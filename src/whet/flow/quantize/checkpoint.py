@@ -76,7 +76,7 @@ def serve_check(done: QuantizedCheckpoint, recipe: RecipeSpec, observer: Observe
             start, text = server.start, server.log_text()
     except EngineStartError as error:
         raise EngineStartError(
-            f"{error}. The checkpoint is not deleted; the log is {log}"
+            f"{error}. The checkpoint is not deleted", fix=f"the log is {log}"
         ) from error
     log.unlink(missing_ok=True)
     facts = get_profile(resolved.engine).read_log(text)

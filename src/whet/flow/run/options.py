@@ -84,14 +84,15 @@ class RunOptions:
             from whet.flow.run.measure.rounds import LocalExecutor
 
             if self.address is not None:
-                raise UsageError("--address is that of a Ray cluster; add --executor ray")
+                raise UsageError("--address is that of a Ray cluster", fix="add --executor ray")
             yield LocalExecutor()
             return
         from whet.flow.run.workers.executor import ray_executor
 
         if self.budget is not None:
             raise UsageError(
-                "--budget measures one configuration after the other; leave out --executor ray"
+                "--budget measures one configuration after the other",
+                fix="leave out --executor ray",
             )
         with ray_executor(self.address) as executor:
             yield executor

@@ -78,8 +78,8 @@ def refuse_changes(spec: Spec, store: RunStore) -> None:
         ]
         if changed:
             raise UsageError(
-                f"the spec differs from the run's own in {', '.join(changed)}; "
-                "put it back to resume, or start a new run (--name)"
+                f"the spec differs from the run's own in {', '.join(changed)}",
+                fix="put it back to resume, or start a new run (--name)",
             )
 
 
@@ -88,7 +88,7 @@ def store_model(role: str, facts: ModelFacts, store: RunStore) -> None:
     before = store.get("models", role, ModelFacts)
     if before is not None and before.weights_sha256 != facts.weights_sha256:
         raise UsageError(
-            f"the {role}'s weights changed since this run began; start a new run (--name)"
+            f"the {role}'s weights changed since this run began", fix="start a new run (--name)"
         )
     store.put("models", role, facts)
 

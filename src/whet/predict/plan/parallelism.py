@@ -81,7 +81,7 @@ def _layout(text: str, word: str) -> Parallelism:
         match = _WORD.fullmatch(part)
         name = _NAMES[(match[1] or "tp")] if match else ""
         if match is None or name in degrees:
-            raise UsageError(f"--parallel {text!r}: {part!r} is not understood; {_FORM}")
+            raise UsageError(f"--parallel {text!r}: {part!r} is not understood", fix=_FORM)
         degrees[name] = int(match[2])
     return Parallelism(**degrees, experts=experts)
 

@@ -85,6 +85,7 @@ def _verified(folder: Path, source: ModelFacts, key: CacheKey) -> ModelFacts:
     if written.stored.scheme != key.recipe.scheme or written.parameters != source.parameters:
         raise QuantizationError(
             f"llama-quantize stored {written.parameters:,} parameters as {written.stored.scheme}, "
-            f"and the recipe is {source.parameters:,} as {key.recipe.scheme}; quantize again"
+            f"and the recipe is {source.parameters:,} as {key.recipe.scheme}",
+            fix="quantize again",
         )
     return written

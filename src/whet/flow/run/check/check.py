@@ -96,8 +96,8 @@ def _on(planned: PlannedMachine, spec: Spec) -> tuple[Engines, Device]:
     makers = {each.name: get_profile(each.name).planned_engine for each in spec.engines_used}
     if None in makers.values() or any(each.url is not None for each in spec.engines_used):
         raise UsageError(
-            "another machine can be planned only for vLLM as whet starts it; leave engine.url out, "
-            "and other engines too"
+            "another machine can be planned only for vLLM as whet starts it",
+            fix="leave engine.url out, and other engines too",
         )
     made = {name: maker(planned) for name, maker in makers.items() if maker is not None}
     return made.__getitem__, planned.device

@@ -31,7 +31,8 @@ def refuse_unlike(runs: Sequence[Run]) -> None:
         for what in (*_models(first, other), *_traffic(first, other)):
             raise UsageError(
                 f"{first.root} and {other.root} differ in {what}, so their costs cannot be "
-                "compared; decide each alone, or measure both with one spec"
+                "compared",
+                fix="decide each alone, or measure both with one spec",
             )
 
 

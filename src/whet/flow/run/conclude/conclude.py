@@ -133,8 +133,8 @@ def _decide(runs: Sequence[tuple[Run, RunSummary]]) -> Decision:
     tiers = [run.tier for run, _ in runs]
     if len(set(tiers)) != len(tiers):
         raise UsageError(
-            f"two of these runs are of the tier {max(tiers, key=tiers.count)!r}; "
-            "decide over one run a machine, or set hardware.tier apart"
+            f"two of these runs are of the tier {max(tiers, key=tiers.count)!r}",
+            fix="decide over one run a machine, or set hardware.tier apart",
         )
     first = runs[0][0].require_spec()
     decision = decide(

@@ -50,7 +50,9 @@ def measure_within(plan: Plan, recorder: Recorder, measurer: Measurer, budget_s:
     """
     load = plan.spec.load
     if load.find is not None or any(isinstance(point, Rate) for point in load.points):
-        raise UsageError("--budget searches batch sizes; leave load.find, rates and traces out")
+        raise UsageError(
+            "--budget searches batch sizes", fix="leave load.find, rates and traces out"
+        )
     outcome = Outcome()
     budget = _BudgetSearch(plan, recorder, measurer, budget_s, outcome)
     try:

@@ -69,7 +69,7 @@ def measure_lengths(
     tokens = tuple(count for _, count in answers if count > 0)
     if not tokens:
         raise EngineLostError(
-            f"{resolved.variant.name} answered none of {len(requests)} requests; see its log"
+            f"{resolved.variant.name} answered none of {len(requests)} requests", fix="see its log"
         )
     recorder.observer.note(
         f"{len(tokens)} answers have {sum(tokens) / len(tokens):.0f} tokens on average; every "

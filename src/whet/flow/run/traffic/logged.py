@@ -158,8 +158,9 @@ def read_traffic(
             usable.append(replace(each, request=request))
     if not usable:
         raise UsageError(
-            f"{traffic.log} has no request that can be sent: {_reasons(left_out)}; give a log of "
-            "another kind, or set traffic.answers to natural where it has no answers"
+            f"{traffic.log} has no request that can be sent: {_reasons(left_out)}",
+            fix="give a log of "
+            "another kind, or set traffic.answers to natural where it has no answers",
         )
     requests = [each.request for each in usable]
     counted = zip((each.prompt_tokens for each in requests), map(len, prompts), strict=True)
@@ -184,8 +185,8 @@ def take_sample(
     gaps_ns = np.diff(np.asarray(sample.times_ns, dtype=np.int64))
     if len(gaps_ns) and gaps_ns.max() > _MOST_GAP_NS:
         raise UsageError(
-            f"{log}: time jumps by {ns_to_s(gaps_ns.max()) / 86_400:,.0f} days; write all times in "
-            "one unit, from one clock"
+            f"{log}: time jumps by {ns_to_s(gaps_ns.max()) / 86_400:,.0f} days",
+            fix="write all times in one unit, from one clock",
         )
     time_unit(str(log), [(at_ns, log.name) for at_ns in sample.times_ns], "s")
     counts = tuple((each.reason, each.count) for each in reader.left_out())

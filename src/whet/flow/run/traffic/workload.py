@@ -168,6 +168,6 @@ def _require_same(plan: Plan, store: RunStore, facts: WorkloadFacts, key: str) -
     elif earlier.sha256 != facts.sha256:
         source = plan.spec.load.trace or plan.inputs.traffic or plan.inputs.pool
         raise UsageError(
-            f"the traffic of {key} is not what this run began with; put {source} and the "
-            "tokenizer back to resume, or start a new run with --name"
+            f"the traffic of {key} is not what this run began with",
+            fix=f"put {source} and the tokenizer back to resume, or start a new run with --name",
         )

@@ -50,8 +50,8 @@ def connect(address: str | None) -> Iterator[ModuleType]:
         why = " ".join(str(error).split())[:200]
         where = address or "this machine"
         raise UsageError(
-            f"cannot join the Ray cluster of {where} ({why}); start its node here with ray start "
-            "--head, or ray start --address HOST:PORT"
+            f"cannot join the Ray cluster of {where} ({why})",
+            fix="start its node here with ray start --head, or ray start --address HOST:PORT",
         ) from error
     finally:
         if threading.current_thread() is threading.main_thread():
@@ -74,8 +74,8 @@ def _knock(address: str | None) -> None:
         socket.create_connection((host, int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"nothing answers at --address {address}; start the head there with ray start --head "
-            f"--port {port}, or correct the address"
+            f"nothing answers at --address {address}",
+            fix=f"start the head there with ray start --head --port {port}, or correct the address",
         ) from error
 
 
@@ -109,8 +109,8 @@ def await_workers(ray: ModuleType, demand: dict[str, float]) -> int:
     while not (workers := count_workers(ray, demand)):
         if time.monotonic() > deadline:
             raise EngineLostError(
-                "every worker of the Ray cluster is gone; start a node with ray start "
-                "--address HOST:PORT and go on with --resume"
+                "every worker of the Ray cluster is gone",
+                fix="start a node with ray start --address HOST:PORT and go on with --resume",
             )
         time.sleep(1.0)
     return workers
@@ -122,17 +122,18 @@ def require_workers(ray: ModuleType, demand: dict[str, float]) -> int:
         return workers
     if "GPU" not in demand:
         raise InfeasibleError(
-            "no node of the Ray cluster offers a CPU; start one with ray start --num-cpus 1"
+            "no node of the Ray cluster offers a CPU", fix="start one with ray start --num-cpus 1"
         )
     most = max((int(node.get("GPU", 0)) for node in offers(ray)), default=0)
     if most == 0:
         raise InfeasibleError(
-            "the Ray cluster has no GPU, and the spec was resolved for one; start its nodes on "
-            "machines with GPUs, or leave --executor ray out"
+            "the Ray cluster has no GPU, and the spec was resolved for one",
+            fix="start its nodes on machines with GPUs, or leave --executor ray out",
         )
     raise InfeasibleError(
         f"a variant needs {demand['GPU']:.0f} GPUs of one node, and the largest of the Ray cluster "
-        f"has {most}; lower tensor_parallel_size, or add a node"
+        f"has {most}",
+        fix="lower tensor_parallel_size, or add a node",
     )
 
 
@@ -148,7 +149,7 @@ def as_error(error: Exception) -> Exception:
         return cause
     if "failed to import" in str(error):
         return EngineLostError(
-            f"the workers of the Ray cluster cannot import whet ({str(error).splitlines()[-1]}); "
-            "install it as it is here on every node"
+            f"the workers of the Ray cluster cannot import whet ({str(error).splitlines()[-1]})",
+            fix="install it as it is here on every node",
         )
     return error

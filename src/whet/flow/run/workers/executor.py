@@ -62,12 +62,14 @@ class RayExecutor:
         if any(resolved.url is not None for resolved in plan.resolved):
             raise UsageError(
                 "--executor ray starts a server on each worker, and engine.url is one that runs "
-                "already; leave one of the two out"
+                "already",
+                fix="leave one of the two out",
             )
         if plan.device.kind == "cpu" and any(node.get("GPU") for node in offers(self._ray)):
             raise InfeasibleError(
                 "the Ray cluster has GPUs and this machine has none, so the spec was resolved for "
-                "a CPU; run whet on one of the cluster's GPU nodes"
+                "a CPU",
+                fix="run whet on one of the cluster's GPU nodes",
             )
         workers = require_workers(self._ray, demand_of(self._ray, plan))
         if plan.spec.load.order == "blocks" and workers > 1:

@@ -123,7 +123,7 @@ def _merge_record(
         earlier = store.get(kind, key, WorkloadFacts)
         if earlier is not None and earlier.sha256 != record["sha256"]:
             raise UsageError(
-                f"{worker} made other traffic of {key} than the run began with; install the "
-                "same packages on every node, or start a new run with --name"
+                f"{worker} made other traffic of {key} than the run began with",
+                fix="install the same packages on every node, or start a new run with --name",
             )
     store.put(kind, key, record, status=status)

@@ -104,8 +104,8 @@ def worker_job(version: str, sent: bytes, files: Files) -> Iterator[Job]:
     _leave_ray_settings()
     if version != __version__:
         raise InfeasibleError(
-            f"the worker {label()} has whet {__version__} and this machine {version}; install the "
-            "same version"
+            f"the worker {label()} has whet {__version__} and this machine {version}",
+            fix="install the same version",
         )
     plan, engines, paths, inputs = pickle.loads(sent)
     if problem := _problem(plan, paths):
