@@ -20,16 +20,10 @@ from typing import Final
 import numpy as np
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import (
-    CellSummary,
-    Claim,
-    ClientHealth,
-    Estimate,
-    QualityRecord,
-    RequestEvent,
-    TrialRecord,
-    Verdict,
-)
+from whet.core.records.evidence import Claim, Verdict
+from whet.core.records.load import ClientHealth, RequestEvent, TrialRecord
+from whet.core.records.quality import QualityRecord
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.spec import ObjectiveSpec
 from whet.core.units import NS_PER_MS
 from whet.decision import DecisionInputs, TierInputs, decide

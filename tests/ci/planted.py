@@ -12,7 +12,8 @@ from typing import Any
 from whet.ci.compare import compare_runs, open_sides
 from whet.ci.options import CiOptions
 from whet.ci.result import Check, CiResult
-from whet.core.records import CellSummary, RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.store import RunStore, write_json
 from whet.demo.bundled import RECORDED

@@ -19,8 +19,12 @@ from tests.ci.planted import (
     slower,
 )
 from whet.core.counters import ACCEPTED, PREFIX_HITS
-from whet.core.records import Estimate, ModelFacts, QualityRecord, ResolvedEngine, VerdictSet
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import VerdictSet
 from whet.core.records.load import WorkloadFacts
+from whet.core.records.model import ModelFacts
+from whet.core.records.quality import QualityRecord
+from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.core.store import RunStore
 

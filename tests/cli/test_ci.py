@@ -21,7 +21,7 @@ from tests.ci.planted import (
 )
 from tests.cli.stage import Whet
 from whet.core.errors import MeasurementError, NothingQualifiesError, StorageError, UsageError
-from whet.core.records import VerdictSet
+from whet.core.records.evidence import VerdictSet
 from whet.core.run import Run
 
 USAGE, FAIL, UNKNOWN = (

@@ -35,7 +35,8 @@ def test_a_library_that_comes_with_the_engine(
     done = whet("quantize", pair_paths()[0], "out")
     assert done.code == INFEASIBLE
     assert (
-        "error: torch is not installed\nfix: install it with vLLM: pip install 'whet[gpu]'" in done.err
+        "error: torch is not installed\nfix: install it with vLLM: pip install 'whet[gpu]'"
+        in done.err
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.cli.stage import Whet, write_whole_spec
 from tests.scripted_server import scripted_server
-from whet.core.records import CellSummary, TrialRecord
+from whet.core.records.load import TrialRecord
+from whet.core.records.summary import CellSummary
 from whet.core.store import RunStore
 
 STALL_S = 1.5

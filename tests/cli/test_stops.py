@@ -19,7 +19,7 @@ from whet.cli.main import app
 from whet.cli.stops import AFTER_STOP
 from whet.client import run_async
 from whet.core.errors import Interrupted, MeasurementError, NothingQualifiesError, StorageError
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.store import RunStore
 from whet.data import write_inputs
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.decision.cells import cell, decided, starts, tier, verdict
-from whet.core.records import BreakEven
+from whet.core.records.decision import BreakEven
 
 SIZES = (1, 4, 8, 16, 32)
 PAIRS = {"awq+spec": "awq"}

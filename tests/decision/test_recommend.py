@@ -17,20 +17,16 @@ from tests.decision.cells import (
 )
 from whet.core.format import significant
 from whet.core.load_point import Rate
-from whet.core.records import (
-    CellSummary,
-    Decision,
-    Estimate,
-    Fleet,
+from whet.core.records.codec import decode, encode
+from whet.core.records.decision import Decision, Fleet, Recommendation
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import (
     GreedyParity,
     LosslessCheck,
-    QualityRecord,
-    Recommendation,
     StructuredScore,
     TokenIdentity,
-    decode,
-    encode,
 )
+from whet.core.records.summary import CellSummary, Estimate
 from whet.decision.ratios import saving_between_machines
 
 FP16, AWQ = cell("fp16", 8, 1.00, 150), cell("awq", 8, 0.60, 150)

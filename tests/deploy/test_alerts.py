@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from whet.core import counters
-from whet.core.records import decode
+from whet.core.records.codec import decode
 from whet.core.records.envelope import Envelope
 from whet.core.run import Run
 from whet.deploy.monitoring import monitoring_files, notification_delay_s

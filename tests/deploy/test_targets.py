@@ -32,7 +32,8 @@ from tests.deploy.manifests import (
     resolved,
 )
 from whet.core.errors import UsageError
-from whet.core.records import ResolvedEngine, decode
+from whet.core.records.codec import decode
+from whet.core.records.engine import ResolvedEngine
 from whet.deploy import TARGETS, Site, render, render_script, site_name
 from whet.engines.vllm import flags as vllm_flags
 

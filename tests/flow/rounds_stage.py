@@ -15,14 +15,12 @@ from tests.flow.stage import FakeEngine, FakeServer, tiny_spec
 from tests.metrics.events import steady, trial
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.protocols import Server, Silent
-from whet.core.records import (
-    CellSummary,
-    Declared,
-    LosslessCheck,
-    QualityRecord,
-    ResolvedEngine,
-    TrialRecord,
-)
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import Declared
+from whet.core.records.load import TrialRecord
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import LosslessCheck
+from whet.core.records.summary import CellSummary
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.engines import get_profile

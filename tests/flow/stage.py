@@ -16,7 +16,7 @@ from tests.scripted_server import ScriptedServer, scripted_server
 from whet import engines
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.protocols import Observer, Server, Silent
-from whet.core.records import ResolvedEngine, StartFacts, Variant
+from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
 from whet.core.spec import EngineSpec, Spec, parse_spec
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare

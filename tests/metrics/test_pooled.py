@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from whet.core.records import Difference
+from whet.core.records.summary import Difference
 from whet.metrics.pooled import Block, StartTable, pooled_spread
 
 RUNS = 300

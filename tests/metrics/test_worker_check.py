@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from whet.core.records import WorkerCheck, WorkerSpeed
+from whet.core.records.workers import WorkerCheck, WorkerSpeed
 from whet.metrics.worker_check import SAME_SPEED, describe_check, judge_workers
 
 

@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.predict.builders import cpu, gpu, model, variant
-from whet.core.records import Problem, Speculation, Variant
+from whet.core.records.engine import Speculation, Variant
+from whet.core.records.plan import Problem
 from whet.core.spec import Spec, parse_spec
 from whet.predict import Traffic, advise, assess_variants, fitting_length
 from whet.predict.settings import read_settings

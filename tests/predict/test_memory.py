@@ -12,7 +12,9 @@ from tests.predict.builders import cpu, gpu, model, variant
 from whet.checkpoint import read_facts
 from whet.core.errors import UsageError
 from whet.core.provenance import Device
-from whet.core.records import MemoryPlan, ModelFacts, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
+from whet.core.records.plan import MemoryPlan
 from whet.core.spec import RecipeSpec
 from whet.core.units import GB, GIB
 from whet.predict import Demand, plan_memory, predict_checkpoint

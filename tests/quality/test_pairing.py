@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.core.records import QualityRecord
+from whet.core.records.quality import QualityRecord
 from whet.core.run import Run
 from whet.quality import rejudge
 from whet.quality.perplexity import perplexity, perplexity_ratio

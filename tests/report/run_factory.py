@@ -29,10 +29,8 @@ from tests.report.run_texts import (
     VARIANTS,
     Texts,
 )
-from whet.core.records import (
-    StartFacts,
-    VerdictSet,
-)
+from whet.core.records.engine import StartFacts
+from whet.core.records.evidence import VerdictSet
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore, write_json
 

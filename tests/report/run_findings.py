@@ -14,25 +14,18 @@ from tests.report.run_texts import (
     around,
     speed,
 )
-from whet.core.records import (
+from whet.core.records.decision import (
     BreakEven,
     CellDecision,
-    Claim,
     Decision,
-    Difference,
-    DifferenceSet,
-    Estimate,
     Excluded,
-    LeverEffect,
-    LeverEffects,
     MatrixEntry,
-    QualityRecord,
     Recommendation,
-    TaskAnswer,
-    TaskExample,
-    TaskScore,
-    Verdict,
 )
+from whet.core.records.effects import LeverEffect, LeverEffects
+from whet.core.records.evidence import Claim, Verdict
+from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
+from whet.core.records.summary import Difference, DifferenceSet, Estimate
 
 
 def verdicts(name: str, texts: Texts) -> Iterator[Verdict]:

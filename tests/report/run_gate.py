@@ -7,19 +7,18 @@ from pathlib import Path
 
 from tests.report.run_findings import quality
 from tests.report.run_texts import HOSTILE, NASTY, VARIANTS, Texts, around
-from whet.core.records import (
+from whet.core.records.quality import QualityRecord, TaskScore
+from whet.core.records.quality_checks import (
     DegenerateTraffic,
     Divergence,
-    Estimate,
     GreedyParity,
     LosslessCheck,
-    QualityRecord,
     ServerDistances,
     StructuredScore,
-    TaskScore,
     TokenIdentity,
     TwoSample,
 )
+from whet.core.records.summary import Estimate
 from whet.core.store import RunStore
 
 CLEAN = DegenerateTraffic(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.core.records import (
-    Estimate,
-)
+from whet.core.records.summary import Estimate
 
 BATCH_SIZES = (1, 4, 8, 16, 32)
 VARIANTS = ("fp16", "awq", "awq+spec", "awq+cache", "awq+spec+cache")

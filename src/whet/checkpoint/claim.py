@@ -11,7 +11,7 @@ from typing import Any, Final
 from whet.checkpoint.files import read_json_if_any
 from whet.checkpoint.formats import Linear
 from whet.core.errors import CheckpointError
-from whet.core.records import StoredWeights
+from whet.core.records.model import StoredWeights
 
 _MODELOPT: Final = "hf_quant_config.json"
 _BITS: Final[Mapping[str, int]] = {

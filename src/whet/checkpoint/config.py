@@ -12,7 +12,7 @@ from whet.checkpoint.claim import QuantizationClaim, read_claim
 from whet.checkpoint.files import read_json
 from whet.checkpoint.kv_layout import KvLayout, latent_width, read_layout
 from whet.core.errors import CheckpointError
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 
 _ALREADY_SCALED: Final = frozenset(
     {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}

@@ -17,7 +17,7 @@ from whet.checkpoint.stored import Inventory, summarize, take_inventory
 from whet.checkpoint.tokenizer import tokenizer_identity
 from whet.core.errors import CheckpointError
 from whet.core.hub import snapshot_of
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 
 TESTBED_KEY: Final = "whet_testbed"
 """The key of config.json that marks a testbed; quantizing copies it."""

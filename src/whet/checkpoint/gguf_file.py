@@ -17,7 +17,7 @@ from whet.checkpoint.identity import hash_weights
 from whet.checkpoint.tokenizer import read_vocabulary, tokenizer_identity
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.llama_cpp import GGUF_NAME
-from whet.core.records import ModelFacts, StoredWeights
+from whet.core.records.model import ModelFacts, StoredWeights
 
 SUFFIX: Final = ".gguf"
 _MAGIC: Final = b"GGUF"

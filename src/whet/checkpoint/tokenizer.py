@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from whet.checkpoint.files import read_json, read_json_if_any
 from whet.core.errors import CheckpointError
-from whet.core.records import TokenizerIdentity
+from whet.core.records.model import TokenizerIdentity
 
 _FLAGS: Final = ("special", "lstrip", "rstrip", "single_word", "normalized")
 # A pad token matters in training only: it never occurs in a prompt or an answer.

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from whet.cli.options import OutputOptions, print_json, print_line
 from whet.core.errors import UsageError
 from whet.core.quote import shell_word
-from whet.core.records import encode
+from whet.core.records.codec import encode
 from whet.core.store import is_special, write_atomic
 from whet.flow.plan.options import PlanOptions
 

@@ -14,31 +14,27 @@ from whet.core.errors import StorageError
 from whet.core.format import plural
 from whet.core.load_point import LoadPoint, loads_words, workload_key
 from whet.core.provenance import Environment
-from whet.core.records import (
-    CellDecision,
-    CellSummary,
-    Decision,
-    DegenerateTraffic,
-    DifferenceSet,
+from whet.core.records.codec import decode
+from whet.core.records.decision import CellDecision, Decision
+from whet.core.records.effects import LeverEffects
+from whet.core.records.engine import ResolvedEngine, StartFacts
+from whet.core.records.evidence import (
     EngineFacts,
     Evidence,
     LeverCost,
     LeverCosts,
-    LeverEffects,
-    ModelFacts,
-    PredictedVariant,
-    QualityRecord,
-    QuantizedCheckpoint,
-    RateSearch,
-    ResolvedEngine,
-    StartFacts,
     TrialNotices,
-    TrialRecord,
     Verdict,
     VerdictSet,
-    WorkloadFacts,
-    decode,
 )
+from whet.core.records.load import TrialRecord, WorkloadFacts
+from whet.core.records.model import ModelFacts
+from whet.core.records.predicted import PredictedVariant
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import DegenerateTraffic
+from whet.core.records.quant import QuantizedCheckpoint
+from whet.core.records.rate_search import RateSearch
+from whet.core.records.summary import CellSummary, DifferenceSet
 from whet.core.spec import Spec
 from whet.core.store import RunStore, read_record
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Final
 
-from whet.core.records import Declared, EngineFacts, StartFacts
+from whet.core.records.engine import StartFacts
+from whet.core.records.evidence import Declared, EngineFacts
 from whet.core.store import RunStore
 
 _RECORDS: Final[tuple[tuple[str, type[StartFacts | EngineFacts | Declared]], ...]] = (

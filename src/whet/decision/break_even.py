@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import BreakEven, Estimate
+from whet.core.records.decision import BreakEven
+from whet.core.records.summary import Estimate
 from whet.decision.words import times
 from whet.metrics.pooled import Cell, StartTable
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from whet.core.flags import drop_kv_sizing
 from whet.core.load_point import LoadPoint
-from whet.core.records import Difference, Estimate, LeverEffect, LeverEffects
+from whet.core.records.effects import LeverEffect, LeverEffects
+from whet.core.records.summary import Difference, Estimate
 from whet.metrics import METRICS
 from whet.metrics.pooled import Cell, StartTable
 

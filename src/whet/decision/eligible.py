@@ -7,18 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whet.core.load_point import Rate
-from whet.core.records import (
-    CellSummary,
-    DegenerateTraffic,
-    Estimate,
-    Excluded,
-    ExclusionKind,
-    Fleet,
-    GateVerdict,
-    QualityRecord,
-    Verdict,
-)
-from whet.core.records.evidence import SUFFICIENT
+from whet.core.records.decision import Excluded, ExclusionKind, Fleet
+from whet.core.records.evidence import SUFFICIENT, Verdict
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import DegenerateTraffic, GateVerdict
+from whet.core.records.summary import CellSummary, Estimate
 from whet.decision.inputs import TierInputs
 from whet.decision.limits import Unfit, limits_of, unfit
 from whet.metrics.pooled import Cell

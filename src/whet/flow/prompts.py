@@ -17,12 +17,8 @@ from whet.core.counters import PREFIX_HITS, PREFIX_QUERIES
 from whet.core.errors import EngineStartError, MeasurementError
 from whet.core.protocols import Observer, Server
 from whet.core.provenance import find_device
-from whet.core.records import (
-    HitTokens,
-    PlannedRequest,
-    ReplayResult,
-    TrialRecord,
-)
+from whet.core.records.hits import HitTokens, ReplayResult
+from whet.core.records.load import PlannedRequest, TrialRecord
 from whet.core.spec import EngineSpec
 from whet.core.units import human_duration, ns_to_s
 from whet.engines import get_profile

@@ -9,17 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import (
-    Claim,
-    Declared,
-    EngineFacts,
-    ResolvedEngine,
-    Scalar,
-    TrialRecord,
-    Variant,
-    Verdict,
-    WorkloadFacts,
-)
+from whet.core.records.engine import ResolvedEngine, Scalar, Variant
+from whet.core.records.evidence import Claim, Declared, EngineFacts, Verdict
+from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.core.spec.variants import register_lever_keys
 from whet.engines import get_profile
 from whet.levers.async_scheduling import AsyncScheduling

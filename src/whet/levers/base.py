@@ -7,17 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from whet.core.flags import plain_args
-from whet.core.records import (
-    Claim,
-    Declared,
-    EngineFacts,
-    Evidence,
-    ResolvedEngine,
-    Scalar,
-    TrialRecord,
-    Variant,
-    WorkloadFacts,
-)
+from whet.core.records.engine import ResolvedEngine, Scalar, Variant
+from whet.core.records.evidence import Claim, Declared, EngineFacts, Evidence
+from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.engines import EngineProfile, get_profile
 
 Outcome = tuple[Evidence, str, tuple[str, ...]]

@@ -7,14 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from whet.core.counters import GENERATED, PREFIX_HITS, PREFIX_QUERIES
-from whet.core.records import (
-    Claim,
-    RequestEvent,
-    ResolvedEngine,
-    TrialRecord,
-    Variant,
-    WorkloadFacts,
-)
+from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.records.evidence import Claim
+from whet.core.records.load import RequestEvent, TrialRecord, WorkloadFacts
 from whet.engines import get_profile
 from whet.levers.base import Cell, Lever, Outcome, Start, claim_per_cell
 from whet.levers.counters import counter_change, idle, unread

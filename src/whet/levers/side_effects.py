@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import CellSummary, EngineFacts, LeverCost, TrialNotices
+from whet.core.records.evidence import EngineFacts, LeverCost, TrialNotices
+from whet.core.records.summary import CellSummary
 from whet.levers import start_side_effects
 
 HIT_POINTS: Final = 0.01

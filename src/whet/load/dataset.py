@@ -15,7 +15,7 @@ from typing import Final
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.format import plural
-from whet.core.records import PlannedRequest
+from whet.core.records.load import PlannedRequest
 from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
 from whet.load.plan import Draw, Workload, describe_requests
 from whet.load.sharing import shared_tokens

@@ -10,7 +10,7 @@ from typing import Any
 
 from whet.client import CompletionCall
 from whet.core.load_point import LoadPoint
-from whet.core.records import Loop, PlannedRequest, WorkloadFacts
+from whet.core.records.load import Loop, PlannedRequest, WorkloadFacts
 
 TEMPERATURE = 0.0
 """Greedy, so that every variant is asked for the same continuation of the same prompt."""

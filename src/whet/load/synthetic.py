@@ -19,7 +19,7 @@ from whet.checkpoint.files import read_json_if_any
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.client import CompletionCall
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.records import PlannedRequest
+from whet.core.records.load import PlannedRequest
 from whet.load.lengths import LengthPairs
 from whet.load.plan import TEMPERATURE, Draw, Workload, describe_requests, to_call
 from whet.load.sharing import TokenIds, shared_tokens

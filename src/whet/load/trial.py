@@ -12,7 +12,8 @@ from typing import Any, Final
 from whet.client import HttpError, StreamClient, run_async, scrape
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.provenance import now
-from whet.core.records import Counters, Disturbance, Status, TrialRecord
+from whet.core.records.load import Counters, Disturbance, TrialRecord
+from whet.core.records.summary import Status
 from whet.load.aborted import TrialInterrupted, TrialLost
 from whet.load.closed import ClosedLoop, encode_all
 from whet.load.disturbance import DisturbanceWatch

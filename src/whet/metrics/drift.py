@@ -10,7 +10,8 @@ from typing import Final, Literal
 import numpy as np
 
 from whet.core.errors import MeasurementError, UsageError
-from whet.core.records import Estimate, TrialRecord
+from whet.core.records.load import TrialRecord
+from whet.core.records.summary import Estimate
 from whet.core.units import NS_PER_S
 from whet.metrics.estimates import Floats, student_t
 from whet.metrics.requests import request_figures

@@ -18,8 +18,9 @@ import numpy as np
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
-from whet.core.records import Estimate, RequestEvent
+from whet.core.records.load import RequestEvent
 from whet.core.records.objective import Answer, Bound, Constraint, Judgement, ObjectiveVerdict
+from whet.core.records.summary import Estimate
 from whet.core.units import NS_PER_MS
 from whet.metrics.estimates import (
     CONFIDENCE,

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import Difference, Estimate
+from whet.core.records.summary import Difference, Estimate
 from whet.metrics.estimates import CONFIDENCE, student_t
 
 _POWER: Final = 0.8

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from whet.core.errors import UsageError
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 from whet.metrics.estimates import Floats, certified, certified_from, student_t
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from whet.core.errors import MeasurementError, UsageError
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 from whet.core.records.objective import (
     Answer,
     Knee,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.units import ns_to_ms
 from whet.metrics.window import LEAST_BUSY, busy_slots, first_wave, steady_requests, steady_window
 

@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from whet.core.format import percent
-from whet.core.records import Estimate, WorkerCheck, WorkerSpeed
+from whet.core.records.summary import Estimate
+from whet.core.records.workers import WorkerCheck, WorkerSpeed
 from whet.metrics.estimates import student_t
 
 SAME_SPEED: Final = 0.03

@@ -9,7 +9,8 @@ from typing import Final
 
 from whet.core.flags import plain_args
 from whet.core.provenance import Device
-from whet.core.records import ModelFacts, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
 from whet.predict.settings import DEFAULT_UTILIZATION, Settings, read_settings
 
 HIGH_UTILIZATION: Final = 0.93

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.errors import StorageError
-from whet.core.records import ModelFacts, Problem, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
+from whet.core.records.plan import Problem
 from whet.core.spec import Spec
 from whet.core.units import MIB, human_bytes
 from whet.predict.predict import predict_checkpoint

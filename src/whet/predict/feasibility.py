@@ -17,7 +17,9 @@ from whet.checkpoint import (
 from whet.checkpoint.headers import read_headers
 from whet.core.errors import CheckpointError
 from whet.core.provenance import Device
-from whet.core.records import MemoryPlan, ModelFacts, Problem, ProblemKind, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
+from whet.core.records.plan import MemoryPlan, Problem, ProblemKind
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
 from whet.predict.adapters import foreign_width
 from whet.predict.disk import DiskUse, disk_uses

@@ -16,7 +16,9 @@ import psutil
 
 from whet.core.flags import CPU_KV_ENV
 from whet.core.provenance import Device
-from whet.core.records import MemoryPlan, ModelFacts, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
+from whet.core.records.plan import MemoryPlan
 from whet.core.units import GIB, human_bytes
 from whet.predict.kv_blocks import Pool, growing_bytes, kinds_of, share_pool
 from whet.predict.settings import LARGEST_GRAPH, Settings, read_settings

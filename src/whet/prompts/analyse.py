@@ -15,7 +15,7 @@ from whet.checkpoint.chat import TEMPLATE_REFUSES, TemplateProblem
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import plural
-from whet.core.records import HitTokens
+from whet.core.records.hits import HitTokens
 from whet.core.redact import starred
 from whet.prompts.blocks import chain_hashes, most_hits
 from whet.prompts.cache import PrefixCache, SharedRun

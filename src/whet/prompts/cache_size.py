@@ -8,8 +8,7 @@ from typing import Final
 from whet.checkpoint import locate_without_weights
 from whet.checkpoint.config import read_shape
 from whet.core.errors import UsageError
-from whet.core.records import EngineFacts
-from whet.core.records.evidence import Declared
+from whet.core.records.evidence import Declared, EngineFacts
 from whet.core.store import RunStore
 from whet.core.units import GIB
 from whet.prompts.options import CacheOptions

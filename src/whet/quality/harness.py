@@ -16,7 +16,7 @@ from typing import Any, Final
 from whet.checkpoint import load_tokenizer
 from whet.client import Endpoint
 from whet.core.errors import MeasurementError, UsageError
-from whet.core.records import TaskAnswer, TaskScore
+from whet.core.records.quality import TaskAnswer, TaskScore
 from whet.core.redact import redact
 from whet.quality.answers import score_task
 from whet.quality.asking import ModelEndpoint

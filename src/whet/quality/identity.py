@@ -17,7 +17,7 @@ from whet.checkpoint import load_tokenizer
 from whet.checkpoint.chat import FIXED_DATE, ChatTemplate
 from whet.client import Failure, post_many
 from whet.core.errors import CheckpointError
-from whet.core.records import TokenIdentity
+from whet.core.records.quality_checks import TokenIdentity
 from whet.quality.asking import Reply, describe, first_choice
 from whet.quality.data import Message
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from whet.checkpoint import load_tokenizer
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem, sent_at
 from whet.core.errors import UsageError
-from whet.core.records import CalibrationFacts, ModelFacts
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import CalibrationFacts
 from whet.core.spec import RecipeSpec
 from whet.requests import (
     BLANK,

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import QuantizationError, WhetError
-from whet.core.records import ModelFacts, QuantizedCheckpoint, decode
+from whet.core.records.codec import decode
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import GROUPED, RecipeSpec
 from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quant.calibration import calibration_sha256

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whet.core.errors import QuantizationError
-from whet.core.records import UnitError
+from whet.core.records.quant import UnitError
 from whet.quant.architecture import CACHED, UnitMap
 from whet.quant.fold import LinearScales, fold_scales, row_scale, scale_rounding
 from whet.quant.meter import BlockMeter, FallbackForm

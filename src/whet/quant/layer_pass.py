@@ -12,7 +12,8 @@ import torch
 from whet.checkpoint.files import read_json
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
-from whet.core.records import ModelFacts, QuantizedCheckpoint
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.torch_device import pick_device
 from whet.quant.architecture import Architecture, read_architecture
 from whet.quant.calibration import Calibration, load_for

@@ -18,7 +18,7 @@ import torch
 
 from whet.checkpoint.shards import ShardWriter
 from whet.core.errors import QuantizationError
-from whet.core.records import UnitError
+from whet.core.records.quant import UnitError
 from whet.core.spec import MixedSpec
 from whet.quant.fold import LinearScales
 from whet.quant.meter import FallbackForm

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from whet.core.errors import QuantizationError
-from whet.core.records import Phase
+from whet.core.records.quant import Phase
 from whet.core.units import NS_PER_S
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
-from whet.core.records import ModelFacts, QuantizedCheckpoint
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR, RecipeSpec
 from whet.core.torch_device import release_memory
 from whet.quant.checkpoint_record import CacheKey, cache_key, find_existing

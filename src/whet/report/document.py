@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 from whet.metrics.metric import Metric
 from whet.report.text import DASH, Shown, shown
 

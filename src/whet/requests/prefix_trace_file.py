@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
-from whet.core.records import HitTokens
+from whet.core.records.hits import HitTokens
 
 FORM: Final = "whet-prefix-trace"
 VERSION: Final = 1

@@ -10,8 +10,9 @@ from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, load_words
-from whet.core.records import Declared, TrialRecord
 from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
+from whet.core.records.evidence import Declared
+from whet.core.records.load import TrialRecord
 from whet.core.run import Run
 from whet.core.units import NS_PER_S
 from whet.metrics.metric import Metric

@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 from whet.core.errors import StorageError, UsageError
 from whet.core.load_point import LoadPoint
 from whet.core.quote import shell_word
-from whet.core.records import UNQUANTIZED, ResolvedEngine, decode, encode
+from whet.core.records.codec import decode, encode
+from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
 from whet.core.records.envelope import Envelope
 from whet.core.records.quality_checks import GoldenProbes
 from whet.core.redact import redact_json

@@ -18,8 +18,9 @@ from whet.core.errors import (
     StorageError,
     UsageError,
 )
-from whet.core.records import Decision, Excluded, Fleet, encode
 from whet.core.records.bundle import Bundle
+from whet.core.records.codec import encode
+from whet.core.records.decision import Decision, Excluded, Fleet
 from whet.core.records.envelope import Envelope
 from whet.core.run import Run
 from whet.core.store import write_json

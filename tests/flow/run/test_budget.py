@@ -12,7 +12,7 @@ import pytest
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core.errors import UsageError
 from whet.core.protocols import Silent
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.run import Run
 from whet.core.spec import ObjectiveSpec, Spec
 from whet.core.store import RunStore

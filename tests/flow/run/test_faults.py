@@ -11,7 +11,8 @@ import pytest
 
 from tests.engines.conftest import make_variant
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
-from whet.core.records import ResolvedEngine, Speculation, TrafficFacts
+from whet.core.records.engine import ResolvedEngine, Speculation
+from whet.core.records.load import TrafficFacts
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.engines.compatibility import compatibility_rows, known_faults

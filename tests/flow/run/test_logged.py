@@ -14,7 +14,7 @@ from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
 from whet.checkpoint import read_facts
 from whet.core.errors import UsageError
-from whet.core.records import OutputLengths
+from whet.core.records.load import OutputLengths
 from whet.core.run import Run
 from whet.core.spec import Spec, TrafficSpec
 from whet.core.store import RunStore

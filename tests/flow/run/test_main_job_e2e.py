@@ -18,7 +18,9 @@ import psutil
 import pytest
 
 from tests.model_hub import Model, ModelHub, serve_hub
-from whet.core.records import QualityRecord, VerdictSet, WorkloadFacts
+from whet.core.records.evidence import VerdictSet
+from whet.core.records.load import WorkloadFacts
+from whet.core.records.quality import QualityRecord
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.demo import pair_paths

@@ -14,7 +14,9 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core import store as store_module
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.protocols import Silent
-from whet.core.records import CellSummary, Decision, TrialRecord, WorkloadFacts
+from whet.core.records.decision import Decision
+from whet.core.records.load import TrialRecord, WorkloadFacts
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore

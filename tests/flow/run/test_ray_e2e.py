@@ -15,7 +15,9 @@ import psutil
 import pytest
 import yaml
 
-from whet.core.records import StartFacts, TrialRecord, WorkerCheck
+from whet.core.records.engine import StartFacts
+from whet.core.records.load import TrialRecord
+from whet.core.records.workers import WorkerCheck
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.demo import pair_paths

@@ -20,8 +20,9 @@ from tests.flow.rounds_stage import (
 )
 from whet.core.errors import UsageError
 from whet.core.load_point import Rate
-from whet.core.records import DifferenceSet, TrialRecord
 from whet.core.records.codec import STORED
+from whet.core.records.load import TrialRecord
+from whet.core.records.summary import DifferenceSet
 from whet.core.run import Run
 from whet.core.spec import LoadSpec, Spec
 from whet.core.store import RunStore

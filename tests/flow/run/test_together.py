@@ -24,7 +24,9 @@ from tests.flow.rounds_stage import (
 )
 from whet.core.errors import EngineLostError, EngineStartError, Interrupted, StorageError
 from whet.core.protocols import Server, Silent
-from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts, TrialRecord
+from whet.core.records.engine import ResolvedEngine, StartFacts
+from whet.core.records.evidence import Declared, EngineFacts
+from whet.core.records.load import TrialRecord
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.pipeline import run

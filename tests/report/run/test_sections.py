@@ -13,18 +13,11 @@ from tests.report.run_factory import make_run
 from tests.report.run_gate import graded, lossless
 from tests.report.run_texts import SCRIPT, VARIANTS
 from tests.run_copy import replace
-from whet.core.records import (
-    CellSummary,
-    DegenerateTraffic,
-    Estimate,
-    LeverCost,
-    LeverCosts,
-    LeverEffect,
-    LeverEffects,
-    LosslessCheck,
-    QualityRecord,
-    TokenIdentity,
-)
+from whet.core.records.effects import LeverEffect, LeverEffects
+from whet.core.records.evidence import LeverCost, LeverCosts
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import DegenerateTraffic, LosslessCheck, TokenIdentity
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.report.document import Code, Paragraph

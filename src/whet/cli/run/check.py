@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from whet.cli.options import OutputOptions, SpecFile, print_json
 from whet.cli.terminal import TerminalConsole
 from whet.core.errors import UsageError
-from whet.core.records import UNQUANTIZED, MemoryPlan, ModelFacts, ResolvedEngine, encode
+from whet.core.records.codec import encode
+from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
+from whet.core.records.model import ModelFacts
+from whet.core.records.plan import MemoryPlan
 from whet.core.units import human_bytes
 from whet.flow.run.options import CheckOptions, SpecOptions
 from whet.report.document import Code, Node, Paragraph, Section

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from whet.cli.options import OutputOptions, print_json
 from whet.cli.terminal import TerminalConsole
 from whet.core.errors import MeasurementError
-from whet.core.records import encode
+from whet.core.records.codec import encode
 from whet.core.run import Run
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import EngineError, NothingQualifiesError
 from whet.core.quote import shell_word
-from whet.core.records import Decision, encode
+from whet.core.records.codec import encode
+from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.conclude.closing import why_nothing_qualifies

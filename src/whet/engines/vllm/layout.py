@@ -16,7 +16,7 @@ from typing import Final
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.flags import plain_args
 from whet.core.gpus import VISIBLE_DEVICES_ENV
-from whet.core.records import Layout, ResolvedEngine, StartFacts
+from whet.core.records.engine import Layout, ResolvedEngine, StartFacts
 from whet.engines.launch import SpawnedServer, serve_process
 from whet.engines.probe import is_healthy
 from whet.engines.process import EngineProcess, free_port

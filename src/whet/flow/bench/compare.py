@@ -10,8 +10,8 @@ from whet.checkpoint import tokenizer_difference
 from whet.client.endpoint import Endpoint
 from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError, WhetError
 from whet.core.protocols import Observer
-from whet.core.records import TrialRecord, WorkloadFacts
 from whet.core.records.against import ServersCompared
+from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.flow.bench.options import CompareOptions
 from whet.flow.bench.paired import compare_servers, usable_pairs, warnings_of
 from whet.flow.bench.run import (

@@ -15,7 +15,7 @@ from whet.core.errors import (
     WhetError,
 )
 from whet.core.protocols import Observer, Silent
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.records.objective import (
     Bound,
     Constraint,

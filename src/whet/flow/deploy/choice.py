@@ -5,7 +5,7 @@ from __future__ import annotations
 from whet.core.errors import MeasurementError, NothingQualifiesError, StorageError, UsageError
 from whet.core.load_point import LoadPoint
 from whet.core.names import did_you_mean
-from whet.core.records import Decision
+from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.engines import get_profile
 from whet.flow.run.conclude.faults import engine_faults

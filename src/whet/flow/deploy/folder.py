@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.errors import StorageError, UsageError
-from whet.core.records import decode
 from whet.core.records.bundle import Bundle
+from whet.core.records.codec import decode
 from whet.core.staging import staged
 from whet.core.store import read_json, translate_disk_errors
 from whet.deploy import write_file

@@ -12,8 +12,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from whet.core.errors import StorageError, UsageError
-from whet.core.records import QualityRecord
 from whet.core.records.codec import STORED, decode
+from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
 from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quality import PlainReference

@@ -19,7 +19,8 @@ from whet.core.errors import (
     UsageError,
 )
 from whet.core.protocols import Engine
-from whet.core.records import ModelFacts, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.model import ModelFacts
 from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
 from whet.flow.gate.baseline import Endpoint

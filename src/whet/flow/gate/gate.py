@@ -15,7 +15,8 @@ from typing import Final
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
-from whet.core.records import GateVerdict, QualityRecord, TaskScore
+from whet.core.records.quality import QualityRecord, TaskScore
+from whet.core.records.quality_checks import GateVerdict
 from whet.core.spec import EngineSpec, QualitySpec
 from whet.core.units import human_duration
 from whet.data import write_inputs

@@ -18,7 +18,8 @@ from whet.core.format import plural, significant
 from whet.core.prices import typical_price
 from whet.core.provenance import Device, cpu_dtype, find_device
 from whet.core.quote import shell_word, yaml_scalar
-from whet.core.records import UNQUANTIZED, ModelFacts
+from whet.core.records.engine import UNQUANTIZED
+from whet.core.records.model import ModelFacts
 from whet.core.redact import one_line
 from whet.core.spec import EngineSpec, QualitySpec, Spec, TrafficSpec, parse_spec
 from whet.core.units import GIB, human_bytes

@@ -9,7 +9,8 @@ from typing import Final
 
 from whet.core.format import percent
 from whet.core.provenance import Device
-from whet.core.records import UNQUANTIZED, ModelFacts
+from whet.core.records.engine import UNQUANTIZED
+from whet.core.records.model import ModelFacts
 from whet.core.spec import RecipeSpec
 from whet.flow.init.profile import LogProfile
 from whet.quant.suitability import working_recipes

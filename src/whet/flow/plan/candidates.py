@@ -10,7 +10,8 @@ from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.numbers import MOST_DRAFTED, above_zero, count_of
-from whet.core.records import ModelFacts, Scalar, Variant
+from whet.core.records.engine import Scalar, Variant
+from whet.core.records.model import ModelFacts
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.flow.plan.options import PlanOptions
 from whet.predict import predict_checkpoint

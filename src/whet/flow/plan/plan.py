@@ -11,7 +11,7 @@ from typing import Final
 from whet.checkpoint import read_facts
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.numbers import count_of
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.flow.plan.candidates import candidates_of
 from whet.flow.plan.options import PlanOptions
 from whet.metrics.objective import parse_objective

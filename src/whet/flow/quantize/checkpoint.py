@@ -11,7 +11,8 @@ from pathlib import Path
 from whet.checkpoint import locate, read_facts
 from whet.core.errors import EngineStartError, QuantizationError
 from whet.core.protocols import Engine, Observer
-from whet.core.records import QuantizedCheckpoint, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import EngineSpec, RecipeSpec
 from whet.core.units import human_bytes, human_duration
 from whet.data import write_inputs

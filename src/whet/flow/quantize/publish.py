@@ -19,7 +19,7 @@ from whet.checkpoint.hub_errors import (
 )
 from whet.core.errors import CheckpointError, UsageError, WhetError
 from whet.core.protocols import Observer
-from whet.core.records import encode
+from whet.core.records.codec import encode
 from whet.core.units import human_bytes
 from whet.flow.quantize.card import CARD, MARK, model_card
 from whet.quant.checkpoint_record import RECORD, CheckpointRecord, read_record

@@ -11,8 +11,10 @@ from pydantic import ValidationError
 
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, trial_key
-from whet.core.records import ModelFacts, ResolvedEngine, TrialRecord
 from whet.core.records.codec import STORED
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.load import TrialRecord
+from whet.core.records.model import ModelFacts
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import RunStore, read_record
 

@@ -14,7 +14,7 @@ from whet.client.counters import info_label
 from whet.core.counters import CACHE_CONFIG
 from whet.core.errors import EngineLostError, UsageError
 from whet.core.protocols import Observer
-from whet.core.records import WorkloadFacts
+from whet.core.records.load import WorkloadFacts
 from whet.load import Workload
 from whet.load.arrivals import arrival_offsets_ns
 from whet.load.conversations import ConversationShape, expected_hit_rate, plan_conversations

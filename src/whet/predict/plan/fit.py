@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from whet.core.provenance import Device
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.core.units import MIB
 from whet.predict.hardware import CUDA
 from whet.predict.memory import Demand, plan_memory

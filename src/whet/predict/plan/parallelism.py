@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.records import ModelFacts, Scalar
+from whet.core.records.engine import Scalar
+from whet.core.records.model import ModelFacts
 
 _WORD: Final = re.compile(r"(tp|dp|pp)?([1-9]\d{0,3})")
 _NAMES: Final = {"tp": "tensor", "dp": "data", "pp": "pipeline"}

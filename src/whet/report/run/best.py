@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from whet.core.records import CellSummary, Decision, Recommendation
+from whet.core.records.decision import Decision, Recommendation
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.metrics import METRICS
 from whet.report.document import (

@@ -8,7 +8,7 @@ from typing import Final
 
 from whet.core.format import number, percent, plural
 from whet.core.load_point import LoadPoint
-from whet.core.records import CellSummary
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.metrics.latency_anomalies import latency_anomalies

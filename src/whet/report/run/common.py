@@ -7,14 +7,9 @@ from typing import Final
 
 from whet.core.format import number, plural
 from whet.core.load_point import LoadPoint, Rate
-from whet.core.records import (
-    CellSummary,
-    Decision,
-    Estimate,
-    MatrixEntry,
-    QuantizedCheckpoint,
-    Recommendation,
-)
+from whet.core.records.decision import Decision, MatrixEntry, Recommendation
+from whet.core.records.quant import QuantizedCheckpoint
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
 from whet.report.charts.palette import Look, looks

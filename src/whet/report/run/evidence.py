@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from whet.core.format import plural
-from whet.core.records import Verdict
+from whet.core.records.evidence import Verdict
 from whet.core.run import Run
 from whet.report.document import (
     Cell,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import LeverEffect
+from whet.core.records.effects import LeverEffect
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.report.document import (

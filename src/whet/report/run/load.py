@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from whet.core.format import number
 from whet.core.load_point import Rate
-from whet.core.records import LeverEffect
+from whet.core.records.effects import LeverEffect
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.report.charts.plots import Axis, Line, Point, Scale, plot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from whet.core.load_point import LoadPoint, load_words
-from whet.core.records import PredictedCell, PredictedVariant
+from whet.core.records.predicted import PredictedCell, PredictedVariant
 from whet.core.run import Run
 from whet.report.document import Cell, Column, Paragraph, Row, Section, Table, text_cell
 from whet.report.text import DASH, shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.core.records import LeverCost
+from whet.core.records.evidence import LeverCost
 from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.report.document import Paragraph, Section, table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.core.records import WorkerCheck
+from whet.core.records.workers import WorkerCheck
 from whet.core.run import Run
 from whet.metrics.worker_check import describe_check
 from whet.report.document import Bullets, Node, Section, figure_columns, table

@@ -10,7 +10,7 @@ from typing import Final
 
 from whet.core.format import percent
 from whet.core.provenance import Device
-from whet.core.records import Variant
+from whet.core.records.engine import Variant
 from whet.core.spec import Spec
 from whet.engines import get_profile
 from whet.engines.compatibility import cautions

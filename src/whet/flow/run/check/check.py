@@ -9,7 +9,7 @@ from pathlib import Path
 from whet.checkpoint import checkpoint_doubts
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.provenance import Device, environment, find_device
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import write_json
 from whet.data import write_inputs

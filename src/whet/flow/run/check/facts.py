@@ -10,7 +10,7 @@ from typing import Final
 
 from whet.checkpoint import read_facts, weights_facts
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.core.spec import Spec
 from whet.data import write_inputs
 from whet.flow.run.check.checkpoints import Checkpoints

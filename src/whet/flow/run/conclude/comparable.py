@@ -8,7 +8,7 @@ from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.load_point import Rate
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.core.run import Run
 from whet.flow.run.conclude.faults import log_facts
 

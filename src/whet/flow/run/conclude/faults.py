@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from whet.core.format import percent
-from whet.core.records import TrafficFacts
+from whet.core.records.load import TrafficFacts
 from whet.core.run import Run
 from whet.decision.limits import GREEDY_ONLY
 from whet.engines.compatibility import known_faults

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.load_point import LoadPoint, trial_key
 from whet.core.protocols import Server
-from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import TrialNotices
+from whet.core.records.load import TrialRecord
 from whet.core.starts import store_start
 from whet.core.store import RunStore
 from whet.core.units import human_duration

@@ -18,7 +18,9 @@ import numpy as np
 
 from whet.core.errors import EngineLostError, EngineStartError, MeasurementError, UsageError
 from whet.core.load_point import Rate, trial_key
-from whet.core.records import PredictedCell, PredictedVariant, ResolvedEngine, TrialRecord
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.load import TrialRecord
+from whet.core.records.predicted import PredictedCell, PredictedVariant
 from whet.core.run import Run
 from whet.core.units import human_duration
 from whet.decision.matrix import recommended_point

@@ -10,7 +10,8 @@ from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import EngineLostError
 from whet.core.protocols import Server
-from whet.core.records import OutputLengths, PlannedRequest, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.load import OutputLengths, PlannedRequest
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.plan import Plan, Recorder

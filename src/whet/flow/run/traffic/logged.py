@@ -22,7 +22,7 @@ from whet.checkpoint.chat import TemplateProblem, Variables
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import percent, plural
-from whet.core.records import TrafficFacts
+from whet.core.records.load import TrafficFacts
 from whet.core.spec import LoadSpec, QualitySpec, TrafficSpec, WorkloadSpec
 from whet.core.store import read_record, write_atomic
 from whet.core.units import NS_PER_S, ns_to_s

@@ -15,7 +15,8 @@ from whet.client import CompletionCall
 from whet.core.adapters import adapter_order
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, Rate, workload_key
-from whet.core.records import Loop, PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
+from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.records.load import Loop, PlannedRequest, WorkloadFacts
 from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
 from whet.engines import get_profile

@@ -15,7 +15,9 @@ from typing import Any, Final
 
 from whet.core.errors import EngineError, MeasurementError, WhetError
 from whet.core.load_point import LoadPoint, Rate, trial_key
-from whet.core.records import ResolvedEngine, TrialRecord, WorkerCheck, WorkerSpeed
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.load import TrialRecord
+from whet.core.records.workers import WorkerCheck, WorkerSpeed
 from whet.core.run import Run
 from whet.flow.run.measure.session import PendingWork, measure_cells, serve
 from whet.flow.run.plan import Plan

@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from whet.core.errors import UsageError
-from whet.core.records import StartFacts, WorkloadFacts
+from whet.core.records.engine import StartFacts
+from whet.core.records.load import WorkloadFacts
 from whet.core.starts import every_start, start_key, store_start
 from whet.core.store import RunStore, write_atomic
 from whet.flow.run.plan import Inputs, Plan
