@@ -2,8 +2,8 @@
 
     python -m benchmarks.method --out results/method [--runs 1000]
 
-Starts are drawn from the model of docs/method.md: six variants at three batch sizes, rounds that
-drift by 2%, half of a start's effect common to its batch sizes, and 0.5% left of what one trial
+Starts are drawn from the model of docs/method.md: six variants at three concurrencies, rounds that
+drift by 2%, half of a start's effect common to its concurrencies, and 0.5% left of what one trial
 varies. Every interval and every verdict comes from the product's own functions.
 """
 

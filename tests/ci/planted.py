@@ -21,7 +21,7 @@ from whet.metrics import METRICS
 
 CPU_DEMO = Path(__file__).parents[2] / "results" / "cpu-demo" / "run.tar.xz"
 H200 = RECORDED
-"""Recommends fp8+eagle3+cache at batch size 128; three starts, and two more that confirm it."""
+"""Recommends fp8+eagle3+cache at concurrency 128; three starts, and two more that confirm it."""
 
 
 def unpack(archive: Path, folder: Path) -> Path:

@@ -51,7 +51,7 @@ def write_spec(folder: Path, **change: Any) -> Path:
         "hardware": {"price_usd_per_hour": 1.0},
         "engine": {"args": {"max_model_len": 512}},
         "workload": {**SHORT, "max_output_tokens": 16, "max_input_tokens": 400},
-        "load": {"batch_sizes": [1]},
+        "load": {"concurrency": [1]},
     }
     path = folder / "whet.yaml"
     path.write_text(yaml.safe_dump(data | change), encoding="utf-8")

@@ -32,7 +32,7 @@ def test_two_stalls_of_ten_requests_are_in_every_figure(whet: Whet, tmp_path: Pa
             tmp_path,
             engine={"name": "openai", "url": server.url, "args": {"max_model_len": 512}},
             load={
-                "batch_sizes": [2],
+                "concurrency": [2],
                 "trials": 1,
                 "min_requests": TIMED,
                 "requests_per_slot": 5,

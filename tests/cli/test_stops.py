@@ -24,7 +24,7 @@ from whet.core.store import RunStore
 from whet.data import write_inputs
 
 STORAGE = StorageError.exit_code
-ONE_CELL = {"batch_sizes": [1], "trials": 1, "min_requests": 4, "warmup_requests": 0}
+ONE_CELL = {"concurrency": [1], "trials": 1, "min_requests": 4, "warmup_requests": 0}
 
 
 def measured(root: Path) -> dict[str, bytes]:

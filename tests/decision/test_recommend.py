@@ -111,7 +111,7 @@ def test_a_difference_that_takes_many_starts_is_a_tie_and_the_default_stays() ->
     found = recommended(decided(tier(cells, throughput=starts(cells, sd=0.02))))
     assert (found.variant, found.result) == ("fp16", "certified")
     [caution] = [each for each in found.cautions if "do not distinguish" in each]
-    assert caution.startswith("awq at batch size 8 costs 0.5%")
+    assert caution.startswith("awq at concurrency 8 costs 0.5%")
 
 
 def test_one_start_is_a_point_estimate_that_needs_more() -> None:
@@ -147,7 +147,7 @@ def test_a_finalist_that_misses_a_limit_when_measured_again_gives_way() -> None:
     found = recommended(confirmed([FP16, AWQ], again))
     assert found.variant == "fp16"
     assert found.reasons[0].endswith("no other variant qualifies")
-    assert "awq at batch size 8 was not confirmed: it misses TTFT p95" in found.cautions
+    assert "awq at concurrency 8 was not confirmed: it misses TTFT p95" in found.cautions
 
 
 def test_a_confirmation_that_was_interrupted_does_not_count() -> None:

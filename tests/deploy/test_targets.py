@@ -54,7 +54,7 @@ def recorded(run: str, variant: str) -> ResolvedEngine:
 
 
 CASES: dict[str, Callable[[], ResolvedEngine]] = {
-    "demo": lambda: recorded("demo", "awq+spec+cache"),
+    "demo": lambda: recorded("demo", "awq+draft+cache"),
     "h200": lambda: recorded("h200", "fp8+eagle3+cache"),
     "hub": lambda: resolved(model_path=HUB),
     "draft and adapters": draft_and_adapters,

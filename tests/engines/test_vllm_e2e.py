@@ -40,7 +40,7 @@ def resolved(tmp_path_factory: pytest.TempPathFactory) -> ResolvedEngine:
     folder = tmp_path_factory.mktemp("tiny")
     target, draft = write_pair(folder)
     variant = Variant(
-        name="awq+spec+cache",
+        name="awq+draft+cache",
         weights="awq",
         scheme="W4A16",
         model_path=str(write_w4a16(target, folder / "w4a16")),

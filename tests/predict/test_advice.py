@@ -29,7 +29,7 @@ def spec_of(**change: Any) -> Spec:
         "name": "t",
         "model": {"target": "/models/target", "draft": "/models/draft"},
         "hardware": {"price_usd_per_hour": 1.0},
-        "load": {"batch_sizes": [1]},
+        "load": {"concurrency": [1]},
         "workload": {"max_input_tokens": 200, "max_output_tokens": 56},
     }
     return parse_spec(data | change, base=Path("/"))

@@ -36,7 +36,7 @@ class Bench:
             "name": "t",
             "model": {"target": str(self.target), "draft": str(self.draft)},
             "hardware": {"price_usd_per_hour": 1.0},
-            "load": {"batch_sizes": [1, 4]},
+            "load": {"concurrency": [1, 4]},
             "workload": {"max_input_tokens": 200, "max_output_tokens": 56},
         }
 

@@ -80,7 +80,7 @@ def gated_quality(name: str, texts: Texts, foreign: str = "") -> QualityRecord:
             missing=f"/tokenize failed on 16 texts (HTTP 404){foreign}" if spec else None,
         ),
         lossless=lossless(foreign) if spec else None,
-        structured=structured(texts, foreign, refused=name == "awq+spec+cache") if awq else (),
+        structured=structured(texts, foreign, refused=name == "awq+draft+cache") if awq else (),
     )
 
 

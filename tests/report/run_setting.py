@@ -150,7 +150,7 @@ def quantized(texts: Texts) -> QuantizedCheckpoint:
 
 
 def workload(size: int) -> WorkloadFacts:
-    """The traffic at one batch size."""
+    """The traffic at one concurrency."""
     return WorkloadFacts(
         sha256=f"{size:02d}" * 32,
         requests=max(64, size * 8),

@@ -14,7 +14,6 @@ from whet.core.errors import StorageError
 from whet.core.format import plural
 from whet.core.load_point import LoadPoint, loads_words, workload_key
 from whet.core.provenance import Environment
-from whet.core.records.codec import decode
 from whet.core.records.decision import CellDecision, Decision
 from whet.core.records.effects import LeverEffects
 from whet.core.records.engine import ResolvedEngine, StartFacts
@@ -99,7 +98,7 @@ class Run:
 
     @cached_property
     def workloads(self) -> Mapping[str, WorkloadFacts]:
-        """The traffic by batch size and trial."""
+        """The traffic by concurrency and trial."""
         return self.store.keyed("workloads", WorkloadFacts)
 
     def workloads_of(self, point: LoadPoint) -> tuple[WorkloadFacts, ...]:
@@ -192,7 +191,7 @@ class Run:
 
     @cached_property
     def differences(self) -> DifferenceSet | None:
-        """Each variant against the reference at each batch size: exploratory."""
+        """Each variant against the reference at each concurrency: exploratory."""
         return self.store.get("differences", "all", DifferenceSet)
 
     @cached_property
@@ -208,11 +207,10 @@ class Run:
 
     @cached_property
     def decision(self) -> Decision | None:
-        """The decision; None also where an earlier version of whet made it, by other rules."""
+        """The decision; None before it is made."""
         if self.store.status("decision", "decision") is None:
             return None
-        data = self._file("decision.json", dict)
-        return decode(Decision, data) if data and "reference" in data else None
+        return self._file("decision.json", Decision)
 
     @cached_property
     def variants(self) -> tuple[str, ...]:

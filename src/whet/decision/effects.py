@@ -22,7 +22,7 @@ def lever_effects(
     baseline: str,
     counted: Collection[Cell],
 ) -> LeverEffects:
-    """Every effect at every batch size, on the metric of each table.
+    """Every effect at every concurrency, on the metric of each table.
 
     ``diffs`` maps each variant, ``baseline`` included, to the labels by which it differs from
     ``baseline``; ``counted`` are the cells that may be compared.

@@ -59,7 +59,7 @@ def times(change: Estimate) -> str:
 
 
 def cell_label(cell: CellSummary) -> str:
-    """``awq at batch size 8``."""
+    """``awq at concurrency 8``."""
     return f"{cell.variant} at {load_words(cell.batch_size)}"
 
 

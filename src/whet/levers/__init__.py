@@ -131,9 +131,9 @@ def judge_cell(
     trials: Sequence[TrialRecord],
     workload: WorkloadFacts | Sequence[WorkloadFacts],
 ) -> tuple[Verdict, ...]:
-    """A verdict per ``per_cell`` claim over the complete trials of one batch size.
+    """A verdict per ``per_cell`` claim over the complete trials of one concurrency.
 
-    ``trials`` are of one variant and one batch size; ``workload`` is their traffic, one for all or
+    ``trials`` are of one variant and one concurrency; ``workload`` is their traffic, one for all or
     one per trial (matched by hash). A counter that is missing or went backwards leaves the claim
     unproved: missing is never 0.
     """

@@ -83,7 +83,7 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
 
     A trial whose warm-up could not touch every shared prefix may lose more: requests in flight
     together cannot hit what none of them has finished to fill in, so of its n requests up to
-    max(batch size, shared prefixes) may lose their hits: expected × that ÷ n. A log's trial may
+    max(concurrency, shared prefixes) may lose their hits: expected × that ÷ n. A log's trial may
     lose down to its least rate, and gain up to its most. A cache that matches token by token may
     hit up to one block more of every request. Each LoRA adapter has blocks of its own, and a
     warm-up that touches every prefix once leaves those of the other adapters cold.

@@ -81,7 +81,7 @@ def _gist(line: str) -> str:
 
 
 def _of_trials(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, LoadPoint]]:
-    """Notices that came while the clock ran, once a batch size."""
+    """Notices that came while the clock ran, once a concurrency."""
     known = {_gist(line) for trial in theirs.trials for line in trial.notices}
     reported = set[tuple[LoadPoint, str]]()
     for trial in mine.trials:

@@ -67,7 +67,7 @@ class ConversationShape:
 def plan_conversations(
     shape: ConversationShape, tokenizer: TextTokenizer, *, batch_size: int, trial: int
 ) -> tuple[PlannedConversation, ...]:
-    """All conversations, fresh for every (batch size, trial); turns are numbered through.
+    """All conversations, fresh for every (concurrency, trial); turns are numbered through.
 
     Raises ``UsageError`` where the tokenizer has no chat template, or a first prompt is shorter
     than what the template puts around it.

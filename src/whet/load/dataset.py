@@ -125,7 +125,7 @@ def read_dataset(
 
 
 def build_dataset(dataset: Dataset, *, draw: Draw, seed: int) -> DatasetLoad:
-    """``draw.requests`` rows in random order, none twice, anew for every (batch size, trial).
+    """``draw.requests`` rows in random order, none twice, anew for every (concurrency, trial).
 
     Trials draw from the same rows: a server that keeps its prefix cache between them answers some
     from it, so reset the cache or hold the measured hit rate against the expected one, which counts

@@ -75,7 +75,7 @@ class PlannedConversation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialPlan:
-    """One timed repetition of a cell. ``warmup`` is sent first, at the same batch size.
+    """One timed repetition of a cell. ``warmup`` is sent first, at the same concurrency.
 
     ``loop`` is ``closed`` (``batch_size`` in flight), ``static`` (batches of ``batch_size``, each
     waits for its slowest), ``open``: requests leave at ``offsets_ns`` and ``batch_size`` caps how

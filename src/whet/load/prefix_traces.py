@@ -22,7 +22,7 @@ def load_prefix_trace(
     draw: Draw,
     seed: int,
 ) -> Workload:
-    """The first ``draw.requests`` of a trace as ids, fresh for every (batch size, trial).
+    """The first ``draw.requests`` of a trace as ids, fresh for every (concurrency, trial).
 
     Raises ``UsageError`` for a trace that is too short, an answer of no or unknown length, and as
     ``regenerate`` does.

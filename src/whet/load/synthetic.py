@@ -92,7 +92,7 @@ def build_synthetic(
 ) -> SyntheticLoad:
     """The requests of one trial as token ids drawn from ``vocabulary`` (see ``ordinary_ids``).
 
-    Unique parts, lengths and order are fresh for every (batch size, trial), shared prefixes are
+    Unique parts, lengths and order are fresh for every (concurrency, trial), shared prefixes are
     not. ``warmup`` is how many requests to send first at least.
     """
     writer = _IdWriter(shape, vocabulary)

@@ -126,7 +126,7 @@ def _watch(
 async def _warm_up(
     client: StreamClient, plan: TrialPlan, *, alive: Callable[[], None], progress: _Progress
 ) -> None:
-    """Send the warm-up at the trial's own batch size; its answers are discarded."""
+    """Send the warm-up at the trial's own concurrency; its answers are discarded."""
     slots = plan.batch_size or _WARM_UP_SLOTS
     loop = ClosedLoop(client, slots=slots, alive=alive)
     exchanges = encode_all(client, plan.warmup, plan.warmup_calls)

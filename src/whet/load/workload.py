@@ -86,7 +86,7 @@ def build_workload(
     lengths: Sequence[int] = (),
     variables: Variables = (),
 ) -> Workload:
-    """The timed requests of one trial at one batch size.
+    """The timed requests of one trial at one concurrency.
 
     ``lengths`` are output tokens of the answers to ``sample_turns``; without any they are a share
     of the prompt's. ``variables`` are handed to the chat template.

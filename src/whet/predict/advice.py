@@ -97,7 +97,7 @@ def _queue(settings: Settings, traffic: Traffic) -> Iterator[str]:
             f"max_num_seqs {settings.max_seqs}{times} is below the largest batch: batch "
             f"{traffic.largest_batch} will queue, and the wait counts in TTFT; set max_num_seqs to "
             f"at least {math.ceil(traffic.largest_batch / settings.data_parallel)}, or take larger "
-            "batches out of load.batch_sizes"
+            "batches out of load.concurrency"
         )
 
 

@@ -165,7 +165,7 @@ def _demand(spec: Spec, target: ModelFacts) -> Demand:
     answer = (workload.min_output_tokens + workload.max_output_tokens) / 2
     tokens = longest_request(workload) or round(answer * (1 + workload.input_output_ratio))
     return Demand(
-        max_batch=max(spec.load.batch_sizes),
+        max_batch=max(spec.load.concurrency),
         tokens_per_request=min(tokens, target.max_position),
     )
 

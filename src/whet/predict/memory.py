@@ -282,7 +282,7 @@ def _too_few_tokens(plan: MemoryPlan, many: str, demand: Demand) -> str:
     if (plan.fit_max_model_len or 0) < plan.max_model_len:
         fixes.append(f"set max_model_len to at most {plan.fit_max_model_len or 0}")
     if plan.fit_batch_size and plan.fit_batch_size < demand.max_batch:
-        fixes.append(f"keep batch sizes to at most {plan.fit_batch_size}")
+        fixes.append(f"keep concurrencies to at most {plan.fit_batch_size}")
     if plan.fit_utilization is not None:
         fixes.append(f"set gpu_memory_utilization to at least {plan.fit_utilization}")
     elif plan.fit_kv_bytes is not None:

@@ -28,9 +28,9 @@ from whet.load.conversations import ConversationShape
 from whet.load.dataset import Dataset
 from whet.load.lengths import fixed
 from whet.load.sources.request import BenchRequest, Target
+from whet.metrics import UNPRICED, summarise
 from whet.metrics.objective import parse_objective
 from whet.metrics.saturation import SearchPlan
-from whet.metrics.summary import UNPRICED, summarise
 
 SLOW = SearchObjective(constraints=parse_objective("ttft:median<50ms"))
 

@@ -58,7 +58,7 @@ def start(tmp_path: Path) -> Start:
 
 def keep_trials(job: Recorder, name: str, text: str | None = None) -> None:
     load = Run(job.store).require_spec().load
-    for size in load.batch_sizes:
+    for size in load.concurrency:
         for number in range(load.trials):
             record = trial(steady(16), number=number, variant=name, batch_size=size)
             if text is not None:

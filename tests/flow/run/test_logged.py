@@ -60,7 +60,7 @@ def write_log(folder: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def traffic_spec(folder: Path, log: Path, **change: Any) -> Spec:
-    small = {"batch_sizes": [1, 2], "trials": 2, "min_requests": 4, "requests_per_slot": 1}
+    small = {"concurrency": [1, 2], "trials": 2, "min_requests": 4, "requests_per_slot": 1}
     load = {**small, "warmup_requests": 2}
     given = {"traffic": str(log), "load": load, "variants": PAIR, "evidence": ACCEPTED, **change}
     return spec_of(folder, **given, workload={})

@@ -66,7 +66,7 @@ def write_spec(folder: Path) -> Path:
         "engine": {"args": {"max_model_len": 2048, "enforce_eager": True}},
         "workload": {"max_output_tokens": 32, "max_input_tokens": 512, "long_system_share": 0.0},
         "load": {
-            "batch_sizes": [2],
+            "concurrency": [2],
             "trials": 2,
             "min_requests": 8,
             "requests_per_slot": 4,

@@ -1,4 +1,4 @@
-"""What a run comes to: claims over every start, differences over each batch size's noise."""
+"""What a run comes to: claims over every start, differences over each concurrency's noise."""
 
 from __future__ import annotations
 

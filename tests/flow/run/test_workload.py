@@ -42,7 +42,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
         engine={"name": "fake", "args": {"max_model_len": 512, "block_size": 4}},
         workload=texts,
         load={
-            "batch_sizes": [4],
+            "concurrency": [4],
             "trials": 1,
             "min_requests": 18,
             "requests_per_slot": 4,

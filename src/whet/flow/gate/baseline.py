@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from whet.core.errors import StorageError, UsageError
-from whet.core.records.codec import STORED, decode
+from whet.core.records.codec import decode
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
 from whet.core.store import read_json, translate_disk_errors, write_json
@@ -168,9 +168,7 @@ def read_baseline(folder: Path) -> SavedBaseline:
 def stored_quality(saved: SavedBaseline, *, concurrency: int) -> QualitySpec:
     """Return the baseline's quality options with this ``concurrency``."""
     try:
-        return QualitySpec.model_validate(
-            {**saved.quality, "concurrency": concurrency}, context=STORED
-        )
+        return QualitySpec.model_validate({**saved.quality, "concurrency": concurrency})
     except ValidationError as error:
         raise StorageError(
             "the saved baseline has options of another version of whet", fix="measure it again"

@@ -86,7 +86,7 @@ def propose(
     prefix = best or plain
     if draft:
         yield Proposal(
-            name=f"{prefix}+spec+cache",
+            name=f"{prefix}+draft+cache",
             value=f"{{{chosen}speculation: {{method: draft_model, num_tokens: 3}}, "
             "prefix_cache: true}",
             why="the draft proposes 3 tokens a step; pays where few requests are in flight",

@@ -59,7 +59,7 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     target, traffic = read_facts(folder), _traffic(options)
     constraints = parse_objective(options.objective)
     own = None if options.calibration is None else read_calibration(options.calibration)
-    sizes = _sizes(options.batch_sizes)
+    sizes = _sizes(options.concurrency)
     candidates = list(candidates_of(target, traffic, options))
     if not candidates:
         raise UsageError(
@@ -116,7 +116,7 @@ def _sizes(text: str | None) -> tuple[int, ...]:
         sizes = {count_of(each, _MOST_IN_FLIGHT) for each in text.split(",")} if text else ()
     except ValueError as error:
         raise UsageError(
-            f"--batch-sizes {text!r}: give whole numbers from 1 to {_MOST_IN_FLIGHT:,}, such as "
+            f"--concurrency {text!r}: give whole numbers from 1 to {_MOST_IN_FLIGHT:,}, such as "
             "8,64,256"
         ) from error
     return tuple(sorted(sizes))

@@ -48,7 +48,7 @@ def spec_text(plan: Plan, model: str, file: Path) -> str:
         },
         "engine": {"args": {"max_model_len": length}},
         "workload": _workload(plan),
-        "load": {"batch_sizes": sorted({each.in_flight for each in chosen} | set(plan.sizes))},
+        "load": {"concurrency": sorted({each.in_flight for each in chosen} | set(plan.sizes))},
         "objective": _objective(plan.objective),
         "recipes": recipes,
         "baseline": next(iter(variants)),

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, trial_key
-from whet.core.records.codec import STORED
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
 from whet.core.records.model import ModelFacts
@@ -105,5 +104,5 @@ def _stored_spec(path: Path) -> dict[str, Any]:
     """Return the stored spec; a key of a later version has its default."""
     data = read_record(path, dict[str, Any])
     with suppress(ValidationError):
-        return Spec.model_validate(data, context=STORED).model_dump(mode="json")
+        return Spec.model_validate(data).model_dump(mode="json")
     return data

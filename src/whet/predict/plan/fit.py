@@ -41,7 +41,7 @@ class Fit:
 
 
 def memory_table(candidates: Sequence[Candidate], target: ModelFacts) -> Iterator[Fit]:
-    """A row for every candidate, context and batch size; contexts beyond the model's left out."""
+    """A row for every candidate, context and concurrency; contexts beyond the model's left out."""
     for candidate in candidates:
         device = Device(
             kind="cuda",

@@ -140,7 +140,7 @@ def _failures(run: Run) -> Iterator[str]:
     for cell in run.cells:
         if cell.status != "complete":
             why = cell.failure or f"the cell is {cell.status}"
-            yield f"{cell.variant} @ {cell.batch_size}: {cell.status}: {why}"
+            yield f"{cell.variant} at {cell.batch_size}: {cell.status}: {why}"
 
 
 def _warmup_words(run: Run) -> str:

@@ -48,7 +48,7 @@ def build(run: Run) -> Section | None:
 def _table(caption: str, effects: Sequence[LeverEffect]) -> Table:
     """A line for each lever and context, those with the fewest companions first."""
     sizes = sorted({item.batch_size for item in effects})
-    unit = "" if load_title(sizes) == "load" else "in flight"
+    unit = "" if load_title(sizes) == "load" else "concurrency"
     lines: dict[tuple[str, tuple[str, ...]], dict[LoadPoint, Cell]] = {}
     for item in effects:
         cells = lines.setdefault((item.lever, item.context), {})

@@ -68,7 +68,7 @@ def cheaper_by_prediction(
         return None
     expected, each, cell = min(options, key=lambda option: option[0])
     return (
-        f"predicted: {each.variant} @ {cell.batch_size}, ~${expected:.3g} per 1M "
+        f"predicted: {each.variant} at {cell.batch_size}, ~${expected:.3g} per 1M "
         f"±{each.spread:.0%}, not measured"
     )
 

@@ -130,7 +130,7 @@ def _traffic(facts: Facts, longest_server: int) -> Traffic:
     """Return the lengths that the run will send: the log's, the spec's bounds, or drawn ones."""
     spec, log = facts.spec, facts.log
     bounds = Traffic(
-        largest_batch=max(spec.load.batch_sizes),
+        largest_batch=max(spec.load.concurrency),
         p99_tokens=None,
         longest_tokens=longest_request(spec.workload) or spec.workload.min_output_tokens + 1,
     )

@@ -81,7 +81,7 @@ def _store_summary(run: Run, summary: RunSummary) -> None:
 
 
 def _differences(run: Run, summary: RunSummary) -> DifferenceSet:
-    """Each variant against the reference at each batch size, on every metric: exploratory."""
+    """Each variant against the reference at each concurrency, on every metric: exploratory."""
     reference = reference_of(run)
     compared = (
         table.difference((reference, size), (name, size), family=0)

@@ -12,7 +12,7 @@ from whet.engines.compatibility import known_faults
 
 
 def log_facts(run: Run) -> TrafficFacts | None:
-    """The log that the requests are from; None where they are generated, and in older runs."""
+    """The log that the requests are from; None where they are generated."""
     return run.store.get("traffic", "log", TrafficFacts)
 
 

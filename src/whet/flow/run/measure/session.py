@@ -1,4 +1,4 @@
-"""A server session: evidence at the start, load at each batch size, quality."""
+"""A server session: evidence at the start, load at each concurrency, quality."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PendingWork:
     start: int = 0
     """Number of the running server's start."""
     warmed: set[LoadPoint] = field(default_factory=set)
-    """Batch sizes that the running server was warmed up at."""
+    """Concurrencies that the running server was warmed up at."""
 
     @property
     def name(self) -> str:

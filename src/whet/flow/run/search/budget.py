@@ -48,12 +48,12 @@ _NEAR: Final = 0.1
 def measure_within(plan: Plan, recorder: Recorder, measurer: Measurer, budget_s: float) -> None:
     """Measure the baseline, then what the search chooses, and store what it leaves out.
 
-    ``UsageError`` for a load that is not a list of batch sizes.
+    ``UsageError`` for a load that is not a list of concurrencies.
     """
     load = plan.spec.load
     if load.find is not None or any(isinstance(point, Rate) for point in load.points):
         raise UsageError(
-            "--budget searches batch sizes", fix="leave load.find, rates and traces out"
+            "--budget searches concurrencies", fix="leave load.find, rates and traces out"
         )
     outcome = Outcome()
     budget = _BudgetSearch(plan, recorder, measurer, budget_s, outcome)
