@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab.inputs import write_inputs
-from whet.quant.copies import copy_beside
+from whet.quant.checkpoint_record import copy_beside
 
 from benchmarks.jobs import Job, JobError, Tool, peer_tool, run_job, whet_tool
 from benchmarks.table import Row, spent_values, summary, write_rows
