@@ -34,7 +34,7 @@ from typing import Final
 import numpy as np
 from lab.sizes import SHAPES, Sizes
 
-from whet.core.records import decode, encode
+from whet.core.records.codec import decode, encode
 from whet.core.run import Run
 from whet.flow.calibrate import rounded
 from whet.predict.hardware import CUDA, known_name

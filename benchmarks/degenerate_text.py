@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.random import Generator
 
-from whet.core.records import GateVerdict
+from whet.core.records.quality_checks import GateVerdict
 from whet.quality import TimedAnswer, examine_traffic
 
 FINE: Final = "The lamp is on its way and comes on Friday."

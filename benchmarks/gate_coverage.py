@@ -22,8 +22,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.random import Generator
 
-from whet.core.records import Estimate, QualityRecord
+from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
+from whet.core.records.summary import Estimate
 from whet.quality.golden_drift import add_start, compare_golden
 from whet.quality.perplexity import broken_documents, perplexity_ratio
 from whet.quality.verdicts import Findings, verdicts

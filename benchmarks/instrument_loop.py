@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from benchmarks.chunk_server import DIGITS, MODEL, ServerRecord
 from benchmarks.instrument_truth import percentile, reset, tpot_ms, truth, ttft_ms
 from whet.client import StreamClient, read_event, run_async
-from whet.core.records import PlannedRequest, RequestEvent
+from whet.core.records.load import PlannedRequest, RequestEvent
 from whet.core.units import NS_PER_MS
 from whet.load.closed import ClosedLoop, encode_all
 from whet.load.open import OpenLoop

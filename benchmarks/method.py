@@ -2,8 +2,8 @@
 
     python -m benchmarks.method --out results/method [--runs 1000]
 
-Starts are drawn from the model of docs/method.md: six variants at three batch sizes, rounds that
-drift by 2%, half of a start's effect common to its batch sizes, and 0.5% left of what one trial
+Starts are drawn from the model of docs/method.md: six variants at three concurrencies, rounds that
+drift by 2%, half of a start's effect common to its concurrencies, and 0.5% left of what one trial
 varies. Every interval and every verdict comes from the product's own functions.
 """
 
@@ -20,16 +20,10 @@ from typing import Final
 import numpy as np
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import (
-    CellSummary,
-    Claim,
-    ClientHealth,
-    Estimate,
-    QualityRecord,
-    RequestEvent,
-    TrialRecord,
-    Verdict,
-)
+from whet.core.records.evidence import Claim, Verdict
+from whet.core.records.load import ClientHealth, RequestEvent, TrialRecord
+from whet.core.records.quality import QualityRecord
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.spec import ObjectiveSpec
 from whet.core.units import NS_PER_MS
 from whet.decision import DecisionInputs, TierInputs, decide

@@ -14,7 +14,7 @@ from typing import Any  # noqa: E402
 
 import whet.quant.layer_pass  # noqa: E402  brings torch, which is imported late otherwise
 from whet.core.provenance import installed  # noqa: E402
-from whet.core.records import QuantizedCheckpoint  # noqa: E402
+from whet.core.records.quant import QuantizedCheckpoint  # noqa: E402
 from whet.core.spec import RecipeSpec  # noqa: E402
 from whet.core.units import NS_PER_S  # noqa: E402
 from whet.quant import quantize  # noqa: E402

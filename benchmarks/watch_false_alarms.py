@@ -38,7 +38,7 @@ _MOST: Final = 600
 def false_alarms(seed: int, *, periods: int = PERIODS_30_DAYS) -> Counter[str]:
     """Alarms by cause over ``periods`` of healthy traffic."""
     deployment, references = Deployment(np.random.default_rng(seed)), simulated_references()
-    state, alarms = WatchState(run="simulated", variant="spec+cache"), Counter[str]()
+    state, alarms = WatchState(run="simulated", variant="draft+cache"), Counter[str]()
     for period in range(periods):
         done = advance(state, deployment.observe(period, Truth()), references)
         alarms.update(finding.cause.name for finding in done.begun)
@@ -58,7 +58,7 @@ class Delay:
 def delay(seed: int, changed: Truth, wanted: str) -> Delay:
     """The delay of one lasting change after 90 healthy periods."""
     deployment, references = Deployment(np.random.default_rng(seed)), simulated_references()
-    state, first, name = WatchState(run="simulated", variant="spec+cache"), None, None
+    state, first, name = WatchState(run="simulated", variant="draft+cache"), None, None
     for period in range(_WARM_UP + _MOST):
         truth = Truth() if period < _WARM_UP else changed
         done = advance(state, deployment.observe(period, truth), references)

@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from benchmarks.table import without_folders
 
-from whet.core.records import RequestEvent, TrialRecord, encode
+from whet.core.records.codec import encode
+from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.store import RunStore
 
 _LEFT_OUT: Final = ("checkpoints", "inputs", "logs", "plain_answers", "report.assets", "trials")

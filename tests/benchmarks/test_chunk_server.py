@@ -21,7 +21,7 @@ from whet.client import (
     post_many,
     run_async,
 )
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 
 
 def _ask(url: str, calls: Sequence[CompletionCall]) -> list[RequestEvent]:

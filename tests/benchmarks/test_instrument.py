@@ -39,7 +39,7 @@ from benchmarks.instrument_truth import (
 )
 from benchmarks.jobs import JobError
 
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 
 # What the tools wrote about 24 requests of 20 pieces, 8 in flight (GuideLLM 0.8.1, AIPerf 0.13.0,
 # vLLM 0.32.0), cut to the fields that are read and some that must not be.

@@ -12,7 +12,8 @@ from typing import Any
 from whet.ci.compare import compare_runs, open_sides
 from whet.ci.options import CiOptions
 from whet.ci.result import Check, CiResult
-from whet.core.records import CellSummary, RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.store import RunStore, write_json
 from whet.demo.bundled import RECORDED
@@ -20,7 +21,7 @@ from whet.metrics import METRICS
 
 CPU_DEMO = Path(__file__).parents[2] / "results" / "cpu-demo" / "run.tar.xz"
 H200 = RECORDED
-"""Recommends fp8+eagle3+cache at batch size 128; three starts, and two more that confirm it."""
+"""Recommends fp8+eagle3+cache at concurrency 128; three starts, and two more that confirm it."""
 
 
 def unpack(archive: Path, folder: Path) -> Path:

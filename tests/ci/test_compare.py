@@ -19,15 +19,19 @@ from tests.ci.planted import (
     slower,
 )
 from whet.core.counters import ACCEPTED, PREFIX_HITS
-from whet.core.records import Estimate, ModelFacts, QualityRecord, ResolvedEngine, VerdictSet
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import VerdictSet
 from whet.core.records.load import WorkloadFacts
+from whet.core.records.model import ModelFacts
+from whet.core.records.quality import QualityRecord
+from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.core.store import RunStore
 
 Copy = Callable[[Path], Path]
 EAGLE = "fp8+eagle3+cache"
-TOKENS = "throughput, batch size 128"
-SPECULATING = "spec+cache"
+TOKENS = "throughput, concurrency 128"
+SPECULATING = "draft+cache"
 WEIGHTS = "f4db029c6363"
 """The first digits of the demo target's hash."""
 
@@ -45,9 +49,9 @@ def test_a_run_passes_against_itself_where_its_starts_are_alike(h200: Path) -> N
 def test_three_starts_decide_throughput_at_5_percent_and_say_what_ttft_needs(h200: Path) -> None:
     result = compared(h200, h200)
     assert {each.name for each in result.counted("unknown")} == {
-        f"TTFT p95, batch size {size}" for size in (4, 32, 128)
+        f"TTFT p95, concurrency {size}" for size in (4, 32, 128)
     }
-    sentence = check(result, "TTFT p95, batch size 128").sentence
+    sentence = check(result, "TTFT p95, concurrency 128").sentence
     assert "inconclusive at +5%: 74 starts of each would decide" in sentence
     assert result.verdict == "unknown"
 
@@ -59,15 +63,15 @@ def test_the_whole_interval_decides(h200: Path, copy_of: Copy, factor: float, ve
     candidate = copy_of(h200)
     change_trials(candidate, EAGLE, slower(factor), 128)
     result = compared(candidate, h200)
-    for name in (TOKENS, "TPOT p50, batch size 128"):
+    for name in (TOKENS, "TPOT p50, concurrency 128"):
         assert check(result, name).verdict == verdict
-    ratio = check(result, "TPOT p50, batch size 128").change
+    ratio = check(result, "TPOT p50, concurrency 128").change
     assert ratio is not None
     assert ratio.value == pytest.approx(factor)
     throughput = check(result, TOKENS).change
     assert throughput is not None
     assert throughput.value == pytest.approx(1 / factor, rel=1e-3)
-    assert check(result, "TPOT p50, batch size 4").verdict == "pass"
+    assert check(result, "TPOT p50, concurrency 4").verdict == "pass"
 
 
 def test_speed_on_another_machine_is_unknown_and_counters_are_compared(
@@ -86,7 +90,7 @@ def test_speed_on_another_machine_is_unknown_and_counters_are_compared(
         own[each.group].add(each.verdict)
     assert own["speed"] == own["objective"] == {"unknown"}
     assert own["counters"] == own["evidence"] == own["quality"] == {"pass"}
-    sentence = check(result, "TPOT p50, batch size 8").sentence
+    sentence = check(result, "TPOT p50, concurrency 8").sentence
     assert "figures of two machines are not compared (AMD EPYC × 2; Intel × 2)" in sentence
     (machine,) = [each for each in result.changes if each.what == "machine"]
     assert (machine.baseline, machine.candidate) == ("AMD EPYC × 2", "Intel × 2")
@@ -97,7 +101,7 @@ def test_one_start_of_each_server_has_no_interval(demo: Path, copy_of: Copy) -> 
     for variant in Run.read(root).variants:
         change_trials(root, variant, lambda trial: replace(trial, start=0))
     result = compared(root, root)
-    for name in ("TTFT p95, batch size 8", "prefix hit rate, batch size 8"):
+    for name in ("TTFT p95, concurrency 8", "prefix hit rate, concurrency 8"):
         assert check(result, name).verdict == "unknown"
         assert "one start has no interval; set load.trials" in check(result, name).sentence
 
@@ -142,7 +146,7 @@ def test_a_claim_not_judged_at_a_load_is_unknown(demo: Path, copy_of: Copy) -> N
     change_record(candidate, "verdicts", SPECULATING, VerdictSet, verdicts=rest)
     claim = check(compared(candidate, demo), "evidence: speculation")
     assert claim.verdict == "unknown"
-    assert claim.sentence.endswith("not judged at batch size 1")
+    assert claim.sentence.endswith("not judged at concurrency 1")
 
 
 def test_answers_are_held_against_the_baseline_runs_own(demo: Path, copy_of: Copy) -> None:
@@ -203,10 +207,10 @@ def test_a_gate_that_failed_and_one_that_is_missing(demo: Path, copy_of: Copy) -
 @pytest.mark.parametrize(
     ("counter", "factor", "name", "verdict"),
     [
-        (ACCEPTED, 0.8, "acceptance length, batch size 8", "fail"),
-        (ACCEPTED, 0.99, "acceptance length, batch size 8", "pass"),
-        (PREFIX_HITS, 0.5, "prefix hit rate, batch size 8", "fail"),
-        (PREFIX_HITS, 0.0, "prefix hit rate, batch size 8", "fail"),
+        (ACCEPTED, 0.8, "acceptance length, concurrency 8", "fail"),
+        (ACCEPTED, 0.99, "acceptance length, concurrency 8", "pass"),
+        (PREFIX_HITS, 0.5, "prefix hit rate, concurrency 8", "fail"),
+        (PREFIX_HITS, 0.0, "prefix hit rate, concurrency 8", "fail"),
     ],
 )
 def test_a_draft_or_a_prompt_that_got_worse_shows_in_the_counters(
@@ -225,7 +229,7 @@ def test_other_prompts_are_compared_without_pairs(demo: Path, copy_of: Copy) -> 
     change_record(candidate, "workloads", "b008-t0", WorkloadFacts, sha256="f" * 64)
     change_trials(candidate, SPECULATING, scaled_counter(PREFIX_HITS, 0.4))
     result = compared(candidate, demo)
-    assert check(result, "prefix hit rate, batch size 8").verdict == "fail"
+    assert check(result, "prefix hit rate, concurrency 8").verdict == "fail"
     assert "traffic b008" in {each.what for each in result.changes}
 
 
@@ -239,7 +243,7 @@ def test_the_recommended_load_has_to_meet_the_baselines_limit(
     candidate = copy_of(demo)
     figure = Estimate(value=value, low=low, high=high, samples=900)
     change_cell(candidate, SPECULATING, 8, ttft_p95_ms=figure)
-    held = check(compared(candidate, demo), "TTFT p95 limit, batch size 8")
+    held = check(compared(candidate, demo), "TTFT p95 limit, concurrency 8")
     assert held.verdict == verdict
     assert "limit 2,000 ms" in held.sentence
 
@@ -247,11 +251,11 @@ def test_the_recommended_load_has_to_meet_the_baselines_limit(
 def test_a_variant_that_is_not_recommended_is_held_where_it_qualified(h200: Path) -> None:
     result = compared(h200, h200, variant="fp8+cache")
     limits = [each.name for each in result.checks if each.group == "objective"]
-    assert limits == [f"TTFT p95 limit, batch size {size}" for size in (4, 32, 128)]
+    assert limits == [f"TTFT p95 limit, concurrency {size}" for size in (4, 32, 128)]
 
 
 def exclude_failed(root: Path, reason: str) -> None:
-    """Exclude the cell at batch size 8 from the decision, as a failed one is."""
+    """Exclude the cell at concurrency 8 from the decision, as a failed one is."""
 
     def exclude(decision: dict[str, list[dict[str, object]]]) -> None:
         place = {"variant": SPECULATING, "batch_size": 8, "tier": "AMD EPYC × 2"}
@@ -275,11 +279,11 @@ def test_a_load_without_figures_fails_unless_it_was_the_measurement(
 
     exclude_failed(candidate, str(cell["failure"]))
     result = compared(candidate, demo)
-    lost = check(result, "figures, batch size 8")
+    lost = check(result, "figures, concurrency 8")
     assert (lost.verdict, lost.sentence) == (verdict, cell["failure"])
     names = {each.name for each in result.checks}
-    assert "throughput, batch size 8" not in names
-    assert "throughput, batch size 1" in names
+    assert "throughput, concurrency 8" not in names
+    assert "throughput, concurrency 1" in names
 
 
 def test_a_server_that_died_under_load_fails(demo: Path, copy_of: Copy) -> None:
@@ -292,7 +296,7 @@ def test_a_server_that_died_under_load_fails(demo: Path, copy_of: Copy) -> None:
         8,
     )
     exclude_failed(candidate, "the server ended")
-    assert check(compared(candidate, demo), "figures, batch size 8").verdict == "fail"
+    assert check(compared(candidate, demo), "figures, concurrency 8").verdict == "fail"
 
 
 def test_runs_without_a_common_load_say_so(demo: Path, copy_of: Copy) -> None:
@@ -301,9 +305,9 @@ def test_runs_without_a_common_load_say_so(demo: Path, copy_of: Copy) -> None:
         change_cell(candidate, SPECULATING, size, batch_size=size + 20)
     result = compared(candidate, demo)
     assert check(result, "loads").verdict == "unknown"
-    objective = check(result, "objective, batch size 8")
+    objective = check(result, "objective, concurrency 8")
     assert objective.verdict == "unknown"
-    assert "was not measured at batch size 8" in objective.sentence
+    assert "was not measured at concurrency 8" in objective.sentence
 
 
 def test_a_variant_that_cannot_run_any_more_fails(demo: Path, copy_of: Copy) -> None:

@@ -26,7 +26,7 @@ NASTY = Check(
     verdict="fail",
     sentence='contradicted: the log says "\x1b[31m]]>" & <script>` | \ud800',
 )
-VARIANT = "spec+cache"
+VARIANT = "draft+cache"
 
 
 def result_of(*checks: Check, changes: tuple[Change, ...] = ()) -> CiResult:
@@ -45,7 +45,7 @@ def passing(name: str) -> Check:
 
 
 def test_junit_has_a_case_for_each_check_and_unknown_is_a_failure_of_its_own_type() -> None:
-    unknown = replace(passing("TTFT p95, batch size 8"), verdict="unknown", sentence="too noisy")
+    unknown = replace(passing("TTFT p95, concurrency 8"), verdict="unknown", sentence="too noisy")
     result = result_of(passing("TPOT"), unknown, NASTY, changes=(_change(1),))
     root = ElementTree.fromstring(junit_xml(result))
     (suite,) = root.findall("testsuite")
@@ -54,8 +54,8 @@ def test_junit_has_a_case_for_each_check_and_unknown_is_a_failure_of_its_own_typ
     cases = {case.get("name"): case for case in suite.findall("testcase")}
     assert cases["TPOT"].find("failure") is None
     failures = {name: case.find("failure") for name, case in cases.items()}
-    assert failures["TTFT p95, batch size 8"].get("type") == "unknown"
-    assert failures["TTFT p95, batch size 8"].get("message") == "too noisy"
+    assert failures["TTFT p95, concurrency 8"].get("type") == "unknown"
+    assert failures["TTFT p95, concurrency 8"].get("message") == "too noisy"
     assert failures[NASTY.name].get("type") == "fail"
     assert "<script>" in (failures[NASTY.name].text or "")
     assert {case.get("classname") for case in cases.values()} == {
@@ -106,7 +106,7 @@ def test_benchmarks_have_the_fields_and_the_units_of_pytest_benchmark(demo: Path
     assert stats["rounds"] == 4, "two starts, and two that confirmed it"
     assert stats["ops"] == pytest.approx(1 / stats["mean"])
     assert stats["min"] <= stats["q1"] <= stats["median"] <= stats["q3"] <= stats["max"]
-    assert cases[f"output_token[{VARIANT}-b008]"]["group"] == "batch size 8"
+    assert cases[f"output_token[{VARIANT}-b008]"]["group"] == "concurrency 8"
 
 
 @pytest.mark.full

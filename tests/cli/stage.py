@@ -24,12 +24,13 @@ class Said:
     err: str
 
     def sentence(self, code: int) -> str:
-        """The one line of an error that ends with ``code``."""
+        """The cause of an error that ends with ``code``, and its fix where it has one."""
         assert self.code == code, self.err
-        assert self.err.startswith("error: ")
-        assert self.err.count("\n") == 1
         assert "Traceback" not in self.out + self.err
-        return self.err.removeprefix("error: ").rstrip("\n")
+        first, *rest = self.err.splitlines()
+        assert first.startswith("error: "), self.err
+        assert [line[:5] for line in rest] in ([], ["fix: "]), self.err
+        return "; ".join([first.removeprefix("error: "), *(line[5:] for line in rest)])
 
     def stop(self) -> str:
         """The one line of a command that was stopped."""
@@ -50,7 +51,7 @@ def write_spec(folder: Path, **change: Any) -> Path:
         "hardware": {"price_usd_per_hour": 1.0},
         "engine": {"args": {"max_model_len": 512}},
         "workload": {**SHORT, "max_output_tokens": 16, "max_input_tokens": 400},
-        "load": {"batch_sizes": [1]},
+        "load": {"concurrency": [1]},
     }
     path = folder / "whet.yaml"
     path.write_text(yaml.safe_dump(data | change), encoding="utf-8")

@@ -22,7 +22,7 @@ from tests.flow.stage import FakeEngine, FakeServer, install
 from tests.scripted_server import ScriptedServer, scripted_server
 from whet.cli.main import main
 from whet.core.protocols import Server
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 
 
 @dataclass

@@ -31,7 +31,7 @@ def write_seven_b(folder: Path, **args: int) -> None:
         model={"target": "./big"},
         engine={"args": {"max_model_len": 2048, **args}},
         workload={**SHORT, "max_input_tokens": 1900, "max_output_tokens": 100},
-        load={"batch_sizes": [96]},
+        load={"concurrency": [96]},
         variants={"fp16": {}, "fp16+cache": {"prefix_cache": True}},
     )
 

@@ -21,7 +21,7 @@ from tests.ci.planted import (
 )
 from tests.cli.stage import Whet
 from whet.core.errors import MeasurementError, NothingQualifiesError, StorageError, UsageError
-from whet.core.records import VerdictSet
+from whet.core.records.evidence import VerdictSet
 from whet.core.run import Run
 
 USAGE, FAIL, UNKNOWN = (
@@ -59,7 +59,7 @@ def test_an_unfinished_run(whet: Whet, candidate: Path, baseline: Path) -> None:
     lines = [x for x in journal.read_text().splitlines(keepends=True) if "fp16--b008" not in x]
     journal.write_text("".join(lines))
     said = whet("ci", candidate, "--against", baseline).sentence(UNKNOWN)
-    assert said.startswith(f"{candidate} is unfinished: fp16 has no figures at batch size 8")
+    assert said.startswith(f"{candidate} is unfinished: fp16 has no figures at concurrency 8")
     assert said.endswith("--resume")
     (baseline / "decision.json").unlink()
     said = whet("ci", baseline, "--against", baseline).sentence(UNKNOWN)
@@ -70,19 +70,19 @@ def test_a_variant_that_a_run_lacks(whet: Whet, candidate: Path, baseline: Path)
     words = ("ci", candidate, "--against", baseline)
     said = whet(*words, "--variant", "spec+cash").sentence(USAGE)
     assert (
-        f"the baseline {baseline} has not measured 'spec+cash'; did you mean 'spec+cache'?" in said
+        f"the baseline {baseline} has not measured 'spec+cash'; did you mean 'draft+cache'?" in said
     )
 
     def remove(spec: dict[str, dict[str, object]]) -> None:
-        del spec["variants"]["spec+cache"]
+        del spec["variants"]["draft+cache"]
         spec["load"]["together"] = []
 
     change_file(candidate, "resolved_spec.json", remove)
     journal = candidate / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
-    journal.write_text("".join(line for line in lines if '"key": "spec+cache' not in line))
+    journal.write_text("".join(line for line in lines if '"key": "draft+cache' not in line))
     said = whet(*words).sentence(USAGE)
-    assert f"the candidate {candidate} has no variant 'spec+cache' (it has fp16, " in said
+    assert f"the candidate {candidate} has no variant 'draft+cache' (it has fp16, " in said
     assert "compare another one with --variant" in said
 
 
@@ -91,9 +91,9 @@ def test_a_baseline_without_a_recommendation(whet: Whet, candidate: Path, baseli
     said = whet("ci", candidate, "--against", baseline).sentence(USAGE)
     assert said == (
         f"the baseline {baseline} recommends no variant; name the deployed one with --variant "
-        "(fp16, fp16+cache, spec+cache, awq+spec+cache)"
+        "(fp16, fp16+cache, draft+cache, awq+draft+cache)"
     )
-    named = whet("ci", candidate, "--against", baseline, "--variant", "spec+cache", *LOOSE)
+    named = whet("ci", candidate, "--against", baseline, "--variant", "draft+cache", *LOOSE)
     assert named.code == 0, named.err
 
 
@@ -131,20 +131,20 @@ def test_exit_codes_follow_the_verdict(whet: Whet, candidate: Path, baseline: Pa
     passed = whet(*words, *LOOSE)
     assert (passed.code, passed.out, passed.err) == (0, "", "")
     said = whet(*words).sentence(UNKNOWN)
-    assert said.startswith("spec+cache is inconclusive (counts as not passed): throughput, ")
+    assert said.startswith("draft+cache is inconclusive (counts as not passed): throughput, ")
     assert "starts of each would decide" in said
-    change_trials(candidate, "spec+cache", slower(3), 8)
+    change_trials(candidate, "draft+cache", slower(3), 8)
     said = whet(*words).sentence(FAIL)
-    assert said.startswith("spec+cache fails: throughput, batch size 8: ")
+    assert said.startswith("draft+cache fails: throughput, concurrency 8: ")
     assert said.endswith("(and 2 more)")
 
 
 def test_a_claim_that_no_longer_holds_fails_on_any_machine(
     whet: Whet, candidate: Path, baseline: Path
 ) -> None:
-    own = [each for each in Run.read(candidate).verdicts if each.variant == "spec+cache"]
+    own = [each for each in Run.read(candidate).verdicts if each.variant == "draft+cache"]
     rest = tuple(each for each in own if each.claim.kind != "speculation")
-    change_record(candidate, "verdicts", "spec+cache", VerdictSet, verdicts=rest)
+    change_record(candidate, "verdicts", "draft+cache", VerdictSet, verdicts=rest)
     change_file(candidate, "environment.json", lambda data: data.update(cpu_count=64))
     said = whet("ci", candidate, "--against", baseline).sentence(FAIL)
     assert "evidence: speculation: the baseline proves it" in said
@@ -156,7 +156,7 @@ def test_every_output_says_the_same(whet: Whet, candidate: Path, baseline: Path)
     said = whet("ci", candidate, "--against", baseline, "--json", *options)
     assert said.code == UNKNOWN
     result = json.loads(said.out)
-    assert (result["verdict"], result["variant"]) == ("unknown", "spec+cache")
+    assert (result["verdict"], result["variant"]) == ("unknown", "draft+cache")
     root = ElementTree.parse("j.xml").getroot()
     assert root.get("tests") == str(len(result["checks"]))
     failures = [each for each in result["checks"] if each["verdict"] != "pass"]

@@ -29,10 +29,10 @@ def test_a_run_of_trials_alone_is_decided_again(whet: Whet, root: Path) -> None:
 
 
 def test_a_variant_that_no_quality_check_has_seen_is_named_first(whet: Whet, root: Path) -> None:
-    (root / "quality" / "awq+spec+cache.json").unlink()
+    (root / "quality" / "awq+draft+cache.json").unlink()
     decided = whet("decide", root, "--quiet")
     assert decided.code == 0
-    assert decided.err == f"! {root}: awq+spec+cache has no quality record.\n"
+    assert decided.err == f"! {root}: awq+draft+cache has no quality record.\n"
 
 
 def test_a_report_is_printed_where_a_terminal_is_narrow_and_has_no_utf8(root: Path) -> None:
@@ -45,6 +45,7 @@ def test_a_report_is_printed_where_a_terminal_is_narrow_and_has_no_utf8(root: Pa
     )
     assert (done.returncode, done.stderr) == (0, b"")
     lines = done.stdout.decode("ascii").splitlines()
-    assert any(line.startswith("Serve spec+cache") for line in lines)
-    paths = ("  Report", "  Deploy")
-    assert all(len(line) <= 60 for line in lines if not line.startswith(paths))
+    assert any(line.startswith("Serve draft+cache") for line in lines)
+    first, last = (next(n for n, x in enumerate(lines) if w in x) for w in ("TTFT p95", "Cost at"))
+    assert last - first > 4
+    assert all(len(line) <= 60 for line in lines[first:last]), "a table is as wide as the terminal"

@@ -52,7 +52,7 @@ def test_the_long_demo_runs_on_its_testbed(tmp_path: Path) -> None:
     spec = load_spec(tmp_path / "long.yaml")
     models = (str(testbed / "target"), str(testbed / "draft"))
     assert (spec.model.target, spec.model.draft) == models
-    assert spec.load.batch_sizes == (1, 4, 16)
+    assert spec.load.concurrency == (1, 4, 16)
 
 
 def test_removed_commands_name_their_successor(whet: Whet) -> None:

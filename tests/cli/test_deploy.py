@@ -47,7 +47,7 @@ def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> No
     first = whet("deploy", root)
     assert (first.code, first.err) == (0, "")
     where, limit, *rest = first.out.splitlines()
-    assert where == "deployment: spec+cache at batch size 8, vllm/vllm-openai:v0.32.0"
+    assert where == "deployment: draft+cache at concurrency 8, vllm/vllm-openai:v0.32.0"
     assert limit.startswith("  Limit: greedy requests only (temperature 0): vllm 0.32.0")
     assert rest == [
         *left_out,
@@ -59,7 +59,7 @@ def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> No
     Path("deployment/.env").write_text("VLLM_API_KEY=x\n")
     again = whet("deploy", root, "--target", "k8s", "--namespace", "llm", "--image-tag", "v0.32.1")
     where, limit, *rest = again.out.splitlines()
-    assert where == "deployment: spec+cache at batch size 8, vllm/vllm-openai:v0.32.1"
+    assert where == "deployment: draft+cache at concurrency 8, vllm/vllm-openai:v0.32.1"
     assert rest == [
         *left_out,
         "  Start      kubectl create secret generic vllm-target-keys "
@@ -74,6 +74,6 @@ def test_json_has_the_record_and_the_commands(whet: Whet, root: Path) -> None:
     whet("deploy", root, "-q")
     document = json.loads(whet("deploy", root, "--variant", "fp16", "--json").out)
     assert document["bundle"]["variant"] == "fp16"
-    assert document["previous"]["variant"] == "spec+cache"
+    assert document["previous"]["variant"] == "draft+cache"
     assert document["directory"].endswith("/deployment")
     assert set(document["steps"]) == {"Start", "Monitor", "Roll back"}

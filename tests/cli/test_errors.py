@@ -35,7 +35,8 @@ def test_a_library_that_comes_with_the_engine(
     done = whet("quantize", pair_paths()[0], "out")
     assert done.code == INFEASIBLE
     assert (
-        "error: torch is not installed; install it with vLLM: pip install 'whet[gpu]'" in done.err
+        "error: torch is not installed\nfix: install it with vLLM: pip install 'whet[gpu]'"
+        in done.err
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -70,14 +71,14 @@ def test_a_spec_file_that_is_none(whet: Whet, tmp_path: Path, text: str, told: s
 def test_an_unknown_key(whet: Whet, tmp_path: Path) -> None:
     write_spec(tmp_path, load={"batch_sises": [1]})
     said = whet("run").sentence(USAGE)
-    assert said == "unknown key 'batch_sises' in load; did you mean 'batch_sizes'?"
+    assert said == "unknown key 'batch_sises' in load; did you mean 'concurrency'?"
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_negative_batch_size_in_the_spec(whet: Whet, tmp_path: Path) -> None:
-    write_spec(tmp_path, load={"batch_sizes": [4, -1]})
+    write_spec(tmp_path, load={"concurrency": [4, -1]})
     said = whet("run").sentence(USAGE)
-    assert said.startswith("load.batch_sizes.1: ")
+    assert said.startswith("load.concurrency.1: ")
     assert said.endswith("greater than or equal to 1 (got -1)")
     assert not (tmp_path / "runs").exists()
 
@@ -85,14 +86,14 @@ def test_a_negative_batch_size_in_the_spec(whet: Whet, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "told"),
     [
-        ("1,-2", "load.batch_sizes.1: Input should be greater than or equal to 1 (got -2)"),
-        ("1,x", "--batch-sizes '1,x': whole numbers are needed, such as 1,4,8"),
-        ("", "--batch-sizes '': whole numbers are needed, such as 1,4,8"),
+        ("1,-2", "load.concurrency.1: Input should be greater than or equal to 1 (got -2)"),
+        ("1,x", "--concurrency '1,x': whole numbers are needed, such as 1,4,8"),
+        ("", "--concurrency '': whole numbers are needed, such as 1,4,8"),
     ],
 )
 def test_a_wrong_batch_size_in_the_flag(whet: Whet, tmp_path: Path, sizes: str, told: str) -> None:
     write_spec(tmp_path)
-    assert whet("run", "--batch-sizes", sizes).sentence(USAGE) == told
+    assert whet("run", "--concurrency", sizes).sentence(USAGE) == told
     assert not (tmp_path / "runs").exists()
 
 
@@ -111,7 +112,7 @@ def test_an_unknown_engine(whet: Whet, pair: Path) -> None:
     ("words", "told"),
     [
         (["sharpen"], 'Unknown command "sharpen"'),
-        (["run", "--batch-size", "1"], "--batch-sizes"),
+        (["run", "--batch-size", "1"], "--concurrency"),
         (["quantize", "a", "b", "--samples", "many"], "Invalid value for --samples"),
         (["report"], "requires an argument"),
     ],
@@ -204,7 +205,7 @@ def test_a_corrected_path_is_not_held_against_the_refused_run(
     whet("run").sentence(CHECKPOINT)
     left = {path.name for path in (tmp_path / "runs" / "tiny").iterdir()}
     assert left <= {".lock", "spec.yaml"}
-    write_whole_spec(tmp_path, load={"batch_sizes": [1], "trials": 1, "min_requests": 1})
+    write_whole_spec(tmp_path, load={"concurrency": [1], "trials": 1, "min_requests": 1})
     assert whet("run").code == NothingQualifiesError.exit_code
     assert scripted.started
 
@@ -226,7 +227,7 @@ def test_a_draft_with_two_tokens_swapped(whet: Whet, pair: Path) -> None:
     assert f"the id of token {one!r} is 290 in the target and 291 in the draft" in said.err
     assert "choose a draft made for this target" in said.err
     lines = said.err[said.err.index("error: ") :].splitlines()
-    assert [line.split(":")[0] for line in lines[1:-1]] == ["  awq+spec+cache"]
+    assert [line.split(":")[0] for line in lines[1:-1]] == ["  awq+draft+cache"]
     assert "--skip-infeasible" in lines[-1]
     assert "Traceback" not in said.err
 

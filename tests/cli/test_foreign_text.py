@@ -169,17 +169,17 @@ def test_a_bundle_of_hostile_records(whet: Whet, root: Path, name: str, target: 
 
 
 def test_a_name_of_a_variable_that_a_record_has(whet: Whet, root: Path) -> None:
-    change(root / "variants" / "spec+cache.json", env=[["X$(touch canary)", "1"]])
+    change(root / "variants" / "draft+cache.json", env=[["X$(touch canary)", "1"]])
     said = whet("deploy", root).sentence(StorageError.exit_code)
     assert "'X$(touch canary)' is not a name of an environment variable" in said
     assert not Path("deployment").exists()
 
 
 def test_a_variant_of_another_name_than_its_file(whet: Whet, root: Path) -> None:
-    path = root / "variants" / "spec+cache.json"
+    path = root / "variants" / "draft+cache.json"
     change(path, variant=json.loads(path.read_text())["variant"] | {"name": "../x"})
     said = whet("deploy", root).sentence(StorageError.exit_code)
-    assert "has no command of spec+cache; put variants/spec+cache.json back from a copy" in said
+    assert "has no command of draft+cache; put variants/draft+cache.json back from a copy" in said
 
 
 def test_a_recommendation_without_its_command(whet: Whet, root: Path) -> None:

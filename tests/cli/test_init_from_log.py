@@ -138,7 +138,7 @@ def test_a_draft_and_copied_answers_are_tried(whet: Whet, hub: ModelHub, tmp_pat
     said = whet(*words)
     assert said.code == 0, said.err
     names = list(load_spec(tmp_path / "whet.yaml").variants)
-    assert names[4:] == ["fp8+spec+cache", "fp8+ngram+cache"]
+    assert names[4:] == ["fp8+draft+cache", "fp8+ngram+cache"]
 
 
 def test_this_machine_is_the_default(whet: Whet, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ SMALL = ("--tokenizer", pair_paths()[0], "--num-warmups", 0, "--num-prompts", 4,
     [
         ("load.trials=3", ("load", "trials"), 3),
         ("name=other", ("name",), "other"),
-        ("load.batch_sizes=[1, 2]", ("load", "batch_sizes"), [1, 2]),
+        ("load.concurrency=[1, 2]", ("load", "concurrency"), [1, 2]),
         (
             "variants.awq.k2.args.max_num_seqs=64",
             ("variants", "awq.k2", "args", "max_num_seqs"),
@@ -65,11 +65,11 @@ def test_a_change_reaches_the_run_and_is_noted_beside_it(
 ) -> None:
     write_whole_spec(tmp_path)
     monkeypatch.setenv("WHET_RUN_NAME", "from-a-variable")
-    said = whet("run", "--set", "load.trials=1", "--set", "load.batch_sizes=[2]", "--json")
+    said = whet("run", "--set", "load.trials=1", "--set", "load.concurrency=[2]", "--json")
     assert said.code == NothingQualifiesError.exit_code, said.err
     root = tmp_path / "runs" / "from-a-variable"
     resolved = json.loads((root / "resolved_spec.json").read_text())
-    assert (resolved["load"]["trials"], resolved["load"]["batch_sizes"]) == (1, [2])
+    assert (resolved["load"]["trials"], resolved["load"]["concurrency"]) == (1, [2])
     assert "# changed by --set load.trials=1" in (root / "spec.yaml").read_text()
     document = json.loads(said.out)
     assert {cell["batch_size"] for cell in document["cells"]} == {2}

@@ -58,7 +58,7 @@ def large(tmp_path: Path) -> Path:
 def test_eight_gpus_by_layout_and_load(whet: Whet, large: Path) -> None:
     layouts = {"TP4": "tp4", "TP8": "tp8", "TP2×DP4": "tp2xdp4", "TP4×DP2": "tp4xdp2"}
     words = ("--gpus", "8x H200", "--parallel", ",".join(layouts.values()))
-    weights = ("--weights", "FP8_DYNAMIC,W4A16", "--batch-sizes", "8,64,256")
+    weights = ("--weights", "FP8_DYNAMIC,W4A16", "--concurrency", "8,64,256")
     rows = planned(whet, large, *words, *weights)["candidates"]
     assert len(rows) == len(layouts) * 2 * 3
     by = {(row["layout"], row["weights"], row["in_flight"]): row for row in rows}
@@ -76,7 +76,7 @@ def test_eight_gpus_by_layout_and_load(whet: Whet, large: Path) -> None:
 
 
 def test_without_layouts_a_number_of_gpus_has_all_of_them(whet: Whet, large: Path) -> None:
-    words = ("--gpus", "4x H200", "--weights", "FP8_DYNAMIC", "--batch-sizes", "16")
+    words = ("--gpus", "4x H200", "--weights", "FP8_DYNAMIC", "--concurrency", "16")
     rows = planned(whet, large, *words)["candidates"]
     assert {row["layout"] for row in rows} == {
         *("TP4", "TP2×DP2", "DP4", "TP2×PP2", "DP2×PP2", "PP4")
@@ -87,17 +87,17 @@ def test_without_layouts_a_number_of_gpus_has_all_of_them(whet: Whet, large: Pat
 def test_experts_whole_or_divided(whet: Whet, tmp_path: Path) -> None:
     experts = write_model("Qwen3-30B-A3B", tmp_path / "model")
     words = ("--gpus", "H200", "--parallel", "tp8,tp8xep,dp8xep", "--weights", "16bit")
-    rows = planned(whet, experts, *words, "--batch-sizes", "64,512")["candidates"]
+    rows = planned(whet, experts, *words, "--concurrency", "64,512")["candidates"]
     by = {(row["layout"], row["in_flight"]): row for row in rows}
     assert by["DP8×EP", 64]["weight_bytes"] > by["TP8×EP", 64]["weight_bytes"]
     # Each rank keeps its own requests' 4 KV heads, which TP8 stores twice.
     assert by["DP8×EP", 512]["requests_per_s"] > by["TP8×EP", 512]["requests_per_s"]
-    text = whet("plan", experts, *TRAFFIC, *words, "--batch-sizes", "64").out
+    text = whet("plan", experts, *TRAFFIC, *words, "--concurrency", "64").out
     assert "several GPUs and experts never measured" in text
 
 
-def test_the_objective_is_marked_where_batch_sizes_are_given(whet: Whet, model: Path) -> None:
-    words = ("--gpus", "H200", "--batch-sizes", "1,256", "--objective", "tpot:p95<9ms")
+def test_the_objective_is_marked_where_concurrency_are_given(whet: Whet, model: Path) -> None:
+    words = ("--gpus", "H200", "--concurrency", "1,256", "--objective", "tpot:p95<9ms")
     text = whet("plan", model, *TRAFFIC, *words).out
     assert "256 !" in text
     assert "! misses the objective" in text
@@ -200,8 +200,8 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
         ([*TRAFFIC, "--parallel", "two"], USAGE, "'two' is not understood; give numbers of GPUs"),
         ([*TRAFFIC, "--gpus", "4x L4", "--parallel", "tp8"], USAGE, "TP8 needs 8 GPUs and --gpus"),
         ([*TRAFFIC, "--parallel", "tp3"], USAGE, "none of these layouts divides the model"),
-        ([*TRAFFIC, "--batch-sizes", "0,8"], USAGE, "give whole numbers from 1 to 4,096"),
-        ([*TRAFFIC, "--batch-sizes", "x"], USAGE, "such as 8,64,256"),
+        ([*TRAFFIC, "--concurrency", "0,8"], USAGE, "give whole numbers from 1 to 4,096"),
+        ([*TRAFFIC, "--concurrency", "x"], USAGE, "such as 8,64,256"),
         ([*TRAFFIC, "--memory", "--spec", "a.yaml"], USAGE, "there is nothing for --spec"),
         ([*TRAFFIC, "--weights", "Q4"], USAGE, "--weights 'Q4' is not a precision"),
         ([*TRAFFIC, "--prices", "L4"], USAGE, 'write "L4=0.5", US$ an hour above 0'),
@@ -236,13 +236,13 @@ def test_one_sentence_for_what_cannot_be_planned(
 def test_the_best_go_into_a_spec_that_can_be_checked(
     whet: Whet, large: Path, tmp_path: Path
 ) -> None:
-    words = ("--gpus", "8x H200", "--batch-sizes", "8,64", "--spec", "best.yaml")
+    words = ("--gpus", "8x H200", "--concurrency", "8,64", "--spec", "best.yaml")
     said = whet("plan", large, *TRAFFIC, *words)
     assert said.code == 0, said.err
     assert "Wrote best.yaml. Next: whet check best.yaml" in said.out
     spec = yaml.safe_load((tmp_path / "best.yaml").read_text())
     assert spec["hardware"]["tier"] == "8x H200"
-    assert spec["load"]["batch_sizes"] == [8, 64]
+    assert spec["load"]["concurrency"] == [8, 64]
     assert spec["objective"] == {"ttft_ms": [500], "recommend_ttft_ms": 500, "tpot_ms": 50}
     assert spec["baseline"].startswith("fp16-")
     assert 2 < len(spec["variants"]) <= 5
@@ -292,12 +292,12 @@ def test_a_head_that_a_plan_does_not_know_is_not_in_the_spec(whet: Whet, model: 
         ("--gpus=99999999999999999999x H200", "give 1 to 4,096 GPUs"),
         ("--gpus=" + "9" * 5000 + "x H200", "give 1 to 4,096 GPUs"),
         ("--gpus=0x H200", "no GPU is known"),
-        ("--batch-sizes=99999999999999999999", "from 1 to 4,096"),
-        ("--batch-sizes=8,0", "from 1 to 4,096"),
-        ("--batch-sizes=-8", "from 1 to 4,096"),
-        ("--batch-sizes=1e3", "from 1 to 4,096"),
-        ("--batch-sizes=" + "9" * 5000, "from 1 to 4,096"),
-        ("--batch-sizes=nan", "from 1 to 4,096"),
+        ("--concurrency=99999999999999999999", "from 1 to 4,096"),
+        ("--concurrency=8,0", "from 1 to 4,096"),
+        ("--concurrency=-8", "from 1 to 4,096"),
+        ("--concurrency=1e3", "from 1 to 4,096"),
+        ("--concurrency=" + "9" * 5000, "from 1 to 4,096"),
+        ("--concurrency=nan", "from 1 to 4,096"),
         ("--parallel=99999999999999999999", "is not understood"),
         ("--parallel=tp" + "9" * 5000, "is not understood"),
         ("--speculation=99999999999999999999:2", "write K:LENGTH"),
@@ -320,7 +320,7 @@ def test_a_number_that_cannot_be(whet: Whet, model: Path, option: str, said: str
     "words",
     [
         ("--gpus", "4096x H200", "--weights", "16bit"),
-        ("--gpus", "H200", "--parallel", "1", "--weights", "16bit", "--batch-sizes", "4096"),
+        ("--gpus", "H200", "--parallel", "1", "--weights", "16bit", "--concurrency", "4096"),
     ],
 )
 def test_the_largest_that_can_be_planned_ends(

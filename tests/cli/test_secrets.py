@@ -12,7 +12,7 @@ import yaml
 from tests.cli.stage import Said, Whet, write_spec, write_whole_spec
 from tests.flow.stage import FakeEngine, install
 from whet.core.errors import UsageError
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.core.spec import Spec
 
 SECRETS = {

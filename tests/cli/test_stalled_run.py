@@ -9,7 +9,8 @@ import pytest
 
 from tests.cli.stage import Whet, write_whole_spec
 from tests.scripted_server import scripted_server
-from whet.core.records import CellSummary, TrialRecord
+from whet.core.records.load import TrialRecord
+from whet.core.records.summary import CellSummary
 from whet.core.store import RunStore
 
 STALL_S = 1.5
@@ -31,7 +32,7 @@ def test_two_stalls_of_ten_requests_are_in_every_figure(whet: Whet, tmp_path: Pa
             tmp_path,
             engine={"name": "openai", "url": server.url, "args": {"max_model_len": 512}},
             load={
-                "batch_sizes": [2],
+                "concurrency": [2],
                 "trials": 1,
                 "min_requests": TIMED,
                 "requests_per_slot": 5,

@@ -19,12 +19,12 @@ from whet.cli.main import app
 from whet.cli.stops import AFTER_STOP
 from whet.client import run_async
 from whet.core.errors import Interrupted, MeasurementError, NothingQualifiesError, StorageError
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.store import RunStore
 from whet.data import write_inputs
 
 STORAGE = StorageError.exit_code
-ONE_CELL = {"batch_sizes": [1], "trials": 1, "min_requests": 4, "warmup_requests": 0}
+ONE_CELL = {"concurrency": [1], "trials": 1, "min_requests": 4, "warmup_requests": 0}
 
 
 def measured(root: Path) -> dict[str, bytes]:

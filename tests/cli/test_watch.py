@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Path:
 
 def write_bundle(folder: Path, run: Path) -> Path:
     """The part of a bundle that the watch reads."""
-    for name, text in source_files(source_of_run(Run.read(run), "spec+cache", 8)).items():
+    for name, text in source_files(source_of_run(Run.read(run), "draft+cache", 8)).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder

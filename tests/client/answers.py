@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from whet.client import CompletionCall, Exchange, read_event
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 
 STREAM = {"content-type": "text/event-stream"}
 

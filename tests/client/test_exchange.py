@@ -15,7 +15,7 @@ import pytest
 from tests.client.raw_server import answering
 from whet.client import CompletionCall, HttpError, StreamClient, get_text, post_many, run_async
 from whet.client.wire import KernelStamped
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 from whet.engines.probe import request
 
 HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\nContent-Type: text/html\r\n\r\n"

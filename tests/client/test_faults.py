@@ -8,7 +8,7 @@ import pytest
 
 from tests.scripted_server import ScriptedServer, scripted_server
 from whet.client import CompletionCall, StreamClient, run_async
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 
 from whet.client import CompletionCall, StreamClient, run_async
 from whet.client.wire import KernelStamped
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 PIECE = b'data: {"choices":[{"index":0,"text":"t"}]}\n\n'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.scripted_server import scripted_server
 from whet.client import CompletionCall, StreamClient, run_async
 from whet.client.sse import read_stream
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 
 PIECE = b'data: {"choices":[{"index":0,"text":"%b"}]}\n\n'
 

@@ -14,7 +14,7 @@ import pytest
 from tests.scripted_server import scripted_server
 from whet.client import CompletionCall, StreamClient, run_async, wire
 from whet.client.wire import KernelStamped, Transported, arrival_ns
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 
 SO_TIMESTAMPNS = 35
 linux_only = pytest.mark.skipif(not KernelStamped.available, reason="kernel stamps need Linux")

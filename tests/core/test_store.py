@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from whet.core.errors import StorageError, UsageError
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.core.store import RunStore, read_json, write_atomic, write_json
 
@@ -79,7 +79,7 @@ def test_kill_9_at_any_moment_loses_at_most_the_record_in_flight(tmp_path: Path)
     script = (
         "import sys; from pathlib import Path\n"
         "from whet.core.store import RunStore\n"
-        "from whet.core.records import Estimate\n"
+        "from whet.core.records.summary import Estimate\n"
         "with RunStore.open(Path(sys.argv[1])) as store:\n"
         "    for i in range(10**6):\n"
         "        store.put('cells', str(i), Estimate(value=i, low=None, high=None, samples=i))\n"

@@ -20,7 +20,7 @@ def test_an_unsafe_name_is_refused(name: str) -> None:
 
 
 def test_the_variants_of_the_design_are_safe_names() -> None:
-    for name in ("fp16", "awq+spec+cache", "fp16.again"):
+    for name in ("fp16", "awq+draft+cache", "fp16.again"):
         assert require_name(name, "x") == name
 
 

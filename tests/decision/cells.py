@@ -9,17 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from whet.core.records import (
-    CellSummary,
-    Claim,
-    Decision,
-    DegenerateTraffic,
-    Estimate,
-    Figure,
-    MatrixEntry,
-    QualityRecord,
-    Verdict,
-)
+from whet.core.records.decision import Decision, MatrixEntry
+from whet.core.records.evidence import Claim, Verdict
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import DegenerateTraffic
+from whet.core.records.summary import CellSummary, Estimate, Figure
 from whet.core.spec import ObjectiveSpec
 from whet.decision import DecisionInputs, TierInputs, decide
 from whet.metrics import METRICS

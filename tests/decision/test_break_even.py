@@ -3,14 +3,14 @@
 import pytest
 
 from tests.decision.cells import cell, decided, starts, tier, verdict
-from whet.core.records import BreakEven
+from whet.core.records.decision import BreakEven
 
 SIZES = (1, 4, 8, 16, 32)
 PAIRS = {"awq+spec": "awq"}
 
 
 def found(gains: dict[int, float]) -> BreakEven:
-    """The record for throughput ratios by batch size, of starts apart by half a percent."""
+    """The record for throughput ratios by concurrency, of starts apart by half a percent."""
     plain = [cell("awq", size, 1.0, 100) for size in gains]
     fast = [cell("awq+spec", size, 1.0 / gain, 100) for size, gain in gains.items()]
     [record] = decided(tier([*plain, *fast]), speculation_pairs=PAIRS).break_even
@@ -21,7 +21,7 @@ def found(gains: dict[int, float]) -> BreakEven:
     ("gains", "pays_up_to", "stops_at", "said"),
     [
         ((1.8, 1.6, 0.9, 0.8, 0.7), 4, 8, "stops paying at 8 (0.90×"),
-        ((0.95, 0.9, 0.9, 0.8, 0.7), None, 1, "no sure gain at any measured batch size"),
+        ((0.95, 0.9, 0.9, 0.8, 0.7), None, 1, "no sure gain at any measured concurrency"),
         ((1.8, 1.6, 1.4, 1.3, 1.2), 32, None, "it stops paying at a larger size"),
         ((1.8, 0.9, 1.3, 0.8, 0.7), 8, 16, "no sure gain at 4, below that"),
         ((1.8, 0.9, 0.9, 0.8, 1.2), 32, None, "no sure gain at 4, 8, 16"),

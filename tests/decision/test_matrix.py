@@ -93,7 +93,7 @@ def test_nobody_is_explained_by_the_nearest_miss() -> None:
     found = entry(decided(tier(cells, quality={"fp16": quality("fp16"), "awq": record})))
     assert (found.outcome, found.variant, found.cost_per_1m_tokens) == ("none", None, None)
     assert "of 3 cells all miss TTFT p95, 1 miss quality" in found.reason
-    assert "nearest is fp16 at batch size 1: TTFT p95 560 ms" in found.reason
+    assert "nearest is fp16 at concurrency 1: TTFT p95 560 ms" in found.reason
 
 
 def test_an_uncertified_tail_may_win_and_says_so() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.decision.cells import cell, decided, quality, tier
 from whet.core.load_point import LoadPoint, Rate
-from whet.core.records import CellSummary, Decision
+from whet.core.records.decision import Decision
+from whet.core.records.summary import CellSummary
 from whet.decision import TierInputs
 from whet.metrics.pooled import StartTable
 from whet.report.run.common import headline, is_win

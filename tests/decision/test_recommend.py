@@ -17,20 +17,16 @@ from tests.decision.cells import (
 )
 from whet.core.format import significant
 from whet.core.load_point import Rate
-from whet.core.records import (
-    CellSummary,
-    Decision,
-    Estimate,
-    Fleet,
+from whet.core.records.codec import decode, encode
+from whet.core.records.decision import Decision, Fleet, Recommendation
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import (
     GreedyParity,
     LosslessCheck,
-    QualityRecord,
-    Recommendation,
     StructuredScore,
     TokenIdentity,
-    decode,
-    encode,
 )
+from whet.core.records.summary import CellSummary, Estimate
 from whet.decision.ratios import saving_between_machines
 
 FP16, AWQ = cell("fp16", 8, 1.00, 150), cell("awq", 8, 0.60, 150)
@@ -115,7 +111,7 @@ def test_a_difference_that_takes_many_starts_is_a_tie_and_the_default_stays() ->
     found = recommended(decided(tier(cells, throughput=starts(cells, sd=0.02))))
     assert (found.variant, found.result) == ("fp16", "certified")
     [caution] = [each for each in found.cautions if "do not distinguish" in each]
-    assert caution.startswith("awq at batch size 8 costs 0.5%")
+    assert caution.startswith("awq at concurrency 8 costs 0.5%")
 
 
 def test_one_start_is_a_point_estimate_that_needs_more() -> None:
@@ -151,7 +147,7 @@ def test_a_finalist_that_misses_a_limit_when_measured_again_gives_way() -> None:
     found = recommended(confirmed([FP16, AWQ], again))
     assert found.variant == "fp16"
     assert found.reasons[0].endswith("no other variant qualifies")
-    assert "awq at batch size 8 was not confirmed: it misses TTFT p95" in found.cautions
+    assert "awq at concurrency 8 was not confirmed: it misses TTFT p95" in found.cautions
 
 
 def test_a_confirmation_that_was_interrupted_does_not_count() -> None:

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from tests.decision.cells import cell, decided, quality, tier
-from whet.core.records import Decision, decode, encode
+from whet.core.records.codec import decode, encode
+from whet.core.records.decision import Decision
 
 CELLS = [
     cell("fp16", 1, 2.00, 100),

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 
-from whet.core.records import ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.deploy import Site, render
 from whet.engines import get_profile

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from whet.core.records import ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.deploy import write_deployment
 from whet.engines.installed import Installed

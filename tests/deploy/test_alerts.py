@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from whet.core import counters
-from whet.core.records import decode
+from whet.core.records.codec import decode
 from whet.core.records.envelope import Envelope
 from whet.core.run import Run
 from whet.deploy.monitoring import monitoring_files, notification_delay_s
@@ -134,7 +134,7 @@ def check(folder: Path, rules: Mapping[str, Any], interval: str, series: Any, te
 
 
 def test_a_healthy_server_raises_no_alert(tmp_path: Path, envelope: Envelope) -> None:
-    rules, pages = rules_of(envelope, 1.0, tmp_path), recorded("healthy-spec+cache")
+    rules, pages = rules_of(envelope, 1.0, tmp_path), recorded("healthy-draft+cache")
     silent = set(by_name(rules)) - {"WhetWatchAlarm"}
     tests = [
         item
@@ -283,7 +283,7 @@ def test_old_engines_alert_at_an_edge_that_they_have(tmp_path: Path, envelope: E
 def test_the_published_run_has_an_envelope(tmp_path: Path) -> None:
     with tarfile.open(HERE.parents[1] / "results" / "cpu-demo" / "run.tar.xz") as tar:
         tar.extractall(tmp_path)  # our own archive; filters came with 3.11.4
-    published = envelope_of(Run.read(tmp_path / "run"), "spec+cache", 8)
+    published = envelope_of(Run.read(tmp_path / "run"), "draft+cache", 8)
     lengths = published.range_of("acceptance_length")
     assert lengths is not None
     assert lengths.starts == 4

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.test_alerts import RECORDED
-from whet.core.records import decode
+from whet.core.records.codec import decode
 from whet.core.records.envelope import Envelope
 from whet.deploy.monitoring import monitoring_files
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from whet.core.records import ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.deploy import write_deployment
 
 CONFIG = {"method": "draft_model", "model": "/checkpoints/draft", "num_speculative_tokens": 4}

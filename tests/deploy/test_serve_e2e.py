@@ -16,7 +16,7 @@ import pytest
 
 from tests.deploy.manifests import EDGES, as_run, container, documents, plan
 from whet.core.provenance import cpu_dtype
-from whet.core.records import ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.deploy import write_deployment

@@ -32,7 +32,8 @@ from tests.deploy.manifests import (
     resolved,
 )
 from whet.core.errors import UsageError
-from whet.core.records import ResolvedEngine, decode
+from whet.core.records.codec import decode
+from whet.core.records.engine import ResolvedEngine
 from whet.deploy import TARGETS, Site, render, render_script, site_name
 from whet.engines.vllm import flags as vllm_flags
 
@@ -53,7 +54,7 @@ def recorded(run: str, variant: str) -> ResolvedEngine:
 
 
 CASES: dict[str, Callable[[], ResolvedEngine]] = {
-    "demo": lambda: recorded("demo", "awq+spec+cache"),
+    "demo": lambda: recorded("demo", "awq+draft+cache"),
     "h200": lambda: recorded("h200", "fp8+eagle3+cache"),
     "hub": lambda: resolved(model_path=HUB),
     "draft and adapters": draft_and_adapters,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.core.records import ResolvedEngine, Variant
+from whet.core.records.engine import ResolvedEngine, Variant
 
 MARK = f"whet-test-{os.getpid()}"
 FAKE = Path(__file__).with_name("fake_engine.py")

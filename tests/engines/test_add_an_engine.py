@@ -12,7 +12,7 @@ import pytest
 
 from whet import engines
 from whet.client import scrape
-from whet.core.records import Variant
+from whet.core.records.engine import Variant
 from whet.core.spec import EngineSpec
 from whet.engines import ENGINES, get_engine, get_profile
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.conftest import make_variant
-from whet.core.records import ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.engines import compatibility
 from whet.engines.compatibility import (
     Row,

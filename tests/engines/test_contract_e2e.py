@@ -20,7 +20,7 @@ from whet.core.counters import GENERATED
 from whet.core.errors import EngineLostError, EngineStartError, UsageError
 from whet.core.llama_cpp import find_program
 from whet.core.provenance import find_device
-from whet.core.records import ResolvedEngine, Variant
+from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.spec import EngineSpec, RecipeSpec
 from whet.engines import ENGINES, get_engine, get_profile
 from whet.engines.probe import request

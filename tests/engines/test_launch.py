@@ -19,7 +19,7 @@ import pytest
 
 from tests.engines.conftest import MARK, Resolve
 from whet.core.errors import EngineLostError, EngineStartError, Interrupted
-from whet.core.records import encode
+from whet.core.records.codec import encode
 from whet.engines.launch import serve_process
 from whet.engines.process import free_port
 
@@ -253,7 +253,8 @@ def test_an_error_of_the_caller_reaps_as_well(resolve: Resolve, tmp_path: Path) 
 OWNER = """
 import sys, time
 from pathlib import Path
-from whet.core.records import ResolvedEngine, decode
+from whet.core.records.codec import decode
+from whet.core.records.engine import ResolvedEngine
 from whet.engines.launch import serve_process
 import json
 resolved = decode(ResolvedEngine, json.loads(sys.argv[1]))
@@ -269,7 +270,7 @@ def test_no_server_outlives_a_killed_owner(
 ) -> None:
     import json
 
-    from whet.core.records import encode
+    from whet.core.records.codec import encode
 
     words = [sys.executable, "-c", OWNER, json.dumps(encode(resolve("family")))]
     owner = subprocess.Popen([*words, str(tmp_path / "engine.log")], stdout=subprocess.PIPE)

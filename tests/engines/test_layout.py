@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.levers.builders import resolved
-from whet.core.records import Layout
+from whet.core.records.engine import Layout
 from whet.engines.vllm.layout import _devices
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from whet.client import scrape
 from whet.core.protocols import Server
-from whet.core.records import Layout, Variant
+from whet.core.records.engine import Layout, Variant
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.engines import get_engine

@@ -15,7 +15,8 @@ from whet.client.counters import parse_counters
 from whet.client.errors import HttpError
 from whet.core.counters import DRAFTS, GENERATED
 from whet.core.errors import EngineStartError, UsageError
-from whet.core.records import ResolvedEngine, Speculation, Variant, Verdict
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.records.evidence import Verdict
 from whet.core.spec import EngineSpec
 from whet.engines import get_engine, get_profile
 from whet.engines.failures import diagnose

@@ -13,7 +13,7 @@ import pytest
 from tests.scripted_server import scripted_server
 from whet.client.counters import info_labels, parse_counters
 from whet.core.errors import EngineLostError
-from whet.core.records import Declared
+from whet.core.records.evidence import Declared
 from whet.engines.pages import flatten
 from whet.engines.vllm.server_info import read_declared
 

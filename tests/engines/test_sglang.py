@@ -21,7 +21,8 @@ from whet.client.counters import parse_counters, rename_counters
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED, PREFIX_HITS
 from whet.core.counters import PREFIX_QUERIES as QUERIES
 from whet.core.errors import EngineStartError, UsageError
-from whet.core.records import Layout, ResolvedEngine, Speculation, Verdict
+from whet.core.records.engine import Layout, ResolvedEngine, Speculation
+from whet.core.records.evidence import Verdict
 from whet.core.spec import EngineSpec
 from whet.engines import get_engine, get_profile
 from whet.engines.failures import diagnose

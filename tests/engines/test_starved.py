@@ -18,7 +18,7 @@ import pytest
 from tests.engines.conftest import Resolve
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine, Silent
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.engines.launch import serve_process
 from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together

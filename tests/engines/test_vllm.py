@@ -12,7 +12,7 @@ import pytest
 
 from tests.engines.conftest import make_variant
 from whet.core.errors import EngineStartError, UsageError
-from whet.core.records import ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.engines import get_engine
 from whet.engines import machine as compatibility_machine

@@ -13,7 +13,8 @@ from tests.engines.conftest import make_variant
 from tests.levers.builders import resolved
 from tests.levers.planted import start
 from tests.levers.recorded import log, pages
-from whet.core.records import EngineFacts, ResolvedEngine, Speculation
+from whet.core.records.engine import ResolvedEngine, Speculation
+from whet.core.records.evidence import EngineFacts
 from whet.core.spec import EngineSpec
 from whet.engines.compatibility import lookup
 from whet.engines.installed import Installed

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from whet.core.errors import EngineLostError
-from whet.core.records import ResolvedEngine, Speculation, Variant, encode
+from whet.core.records.codec import encode
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.engines import get_engine
 from whet.engines.probe import request
@@ -39,7 +40,7 @@ def resolved(tmp_path_factory: pytest.TempPathFactory) -> ResolvedEngine:
     folder = tmp_path_factory.mktemp("tiny")
     target, draft = write_pair(folder)
     variant = Variant(
-        name="awq+spec+cache",
+        name="awq+draft+cache",
         weights="awq",
         scheme="W4A16",
         model_path=str(write_w4a16(target, folder / "w4a16")),
@@ -115,7 +116,8 @@ def test_a_real_server_proves_itself_and_its_death_is_noticed(
 OWNER = """
 import json, sys
 from pathlib import Path
-from whet.core.records import ResolvedEngine, decode
+from whet.core.records.codec import decode
+from whet.core.records.engine import ResolvedEngine
 from whet.engines import get_engine
 resolved = decode(ResolvedEngine, json.loads(sys.argv[1]))
 with get_engine("vllm").serve(resolved, log=Path(sys.argv[2])):

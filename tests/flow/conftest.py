@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from whet.core.protocols import Server
-from whet.core.records import Variant
+from whet.core.records.engine import Variant
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.engines import get_engine

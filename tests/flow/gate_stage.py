@@ -16,7 +16,7 @@ from typing import Any
 from tests.flow.stage import FakeEngine
 from tests.quality.files import task_row, write_lines, write_tokenizer
 from whet.core.protocols import Server
-from whet.core.records import ResolvedEngine, StartFacts
+from whet.core.records.engine import ResolvedEngine, StartFacts
 
 Body = dict[str, Any]
 DOCUMENTS, TASKS = 60, 12

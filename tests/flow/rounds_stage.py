@@ -15,14 +15,12 @@ from tests.flow.stage import FakeEngine, FakeServer, tiny_spec
 from tests.metrics.events import steady, trial
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.protocols import Server, Silent
-from whet.core.records import (
-    CellSummary,
-    Declared,
-    LosslessCheck,
-    QualityRecord,
-    ResolvedEngine,
-    TrialRecord,
-)
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import Declared
+from whet.core.records.load import TrialRecord
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import LosslessCheck
+from whet.core.records.summary import CellSummary
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.engines import get_profile
@@ -105,7 +103,7 @@ class Bench:
     """Trials and quality as they are asked for; each is over at once.
 
     ``slower`` is the share of the first start's speed that every later start has less; ``speeds``
-    are those of (variant, batch size), ``failing`` those that come back failed. Answers pass the
+    are those of (variant, concurrency), ``failing`` those that come back failed. Answers pass the
     gate where ``passes``. Cells in ``tired`` hardly move from trial 2 on. A variant in ``capacity``
     takes a second to its first token above so many requests in a trial.
     """
@@ -190,7 +188,7 @@ def build_bench(monkeypatch: pytest.MonkeyPatch, made: Bench | None = None) -> B
 
 
 def spec_of(folder: Path, order: str = "interleaved", trials: int = 3, **change: Any) -> Spec:
-    load = {"order": order, "batch_sizes": [1, 2], "trials": trials, "min_requests": 2}
+    load = {"order": order, "concurrency": [1, 2], "trials": trials, "min_requests": 2}
     small = {"requests_per_slot": 1, "warmup_requests": 2}
     return tiny_spec(folder, **{"variants": VARIANTS, "load": load | small, **change})
 

@@ -16,7 +16,7 @@ from tests.scripted_server import ScriptedServer, scripted_server
 from whet import engines
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.protocols import Observer, Server, Silent
-from whet.core.records import ResolvedEngine, StartFacts, Variant
+from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
 from whet.core.spec import EngineSpec, Spec, parse_spec
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare
@@ -107,7 +107,7 @@ class FakeEngine:
 
 
 def tiny_spec(folder: Path, **change: Any) -> Spec:
-    """Two variants at two batch sizes on a tiny checkpoint: a second or two to run."""
+    """Two variants at two concurrencies on a tiny checkpoint: a second or two to run."""
     target = write_tiny_llama(folder / "target")
     tasks = folder / "tasks.jsonl"
     tasks.write_text(
@@ -126,7 +126,7 @@ def tiny_spec(folder: Path, **change: Any) -> Spec:
         "workload": {**SHORT, "max_output_tokens": 16, "max_input_tokens": 400} | LENGTHS,
         "load": {
             "order": "blocks",
-            "batch_sizes": [1, 2],
+            "concurrency": [1, 2],
             "trials": 2,
             "min_requests": 4,
             "requests_per_slot": 2,

@@ -20,7 +20,7 @@ from tests.payloads import CANARY, PAYLOADS, PLAIN, shape
 from whet.cli.init import template
 from whet.core.errors import UsageError
 from whet.core.quote import shell_word, yaml_scalar, yaml_text
-from whet.core.records import ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
 from whet.core.redact import UNPRINTABLE
 from whet.core.spec import Spec, load_spec, parse_spec
@@ -281,7 +281,7 @@ def test_a_spec_with_a_nul_is_refused(tmp_path: Path, place: str) -> None:
 
 def test_the_spec_class_is_read_back_with_the_same_check() -> None:
     from whet.core.errors import StorageError
-    from whet.core.records import decode, encode
+    from whet.core.records.codec import decode, encode
 
     data = encode(resolved(PLAIN))
     with pytest.raises(StorageError, match="is not a name of an environment variable"):

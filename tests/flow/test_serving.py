@@ -10,7 +10,7 @@ import pytest
 from tests.flow.stage import FakeEngine
 from whet.core.errors import EngineStartError
 from whet.core.provenance import Device
-from whet.core.records import ResolvedEngine, Variant
+from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.spec import EngineSpec
 from whet.engines import engine_for
 from whet.flow import serving

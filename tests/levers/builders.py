@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from whet.core.records import (
-    ClientHealth,
-    Counters,
-    RequestEvent,
-    ResolvedEngine,
-    Speculation,
-    TrialRecord,
-    Variant,
-    WorkloadFacts,
-)
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.records.load import ClientHealth, Counters, RequestEvent, TrialRecord, WorkloadFacts
 
 DRAFT = Speculation(method="draft_model", num_tokens=4, draft_path="/draft")
 

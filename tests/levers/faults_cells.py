@@ -7,7 +7,9 @@ from dataclasses import replace
 from tests.levers.builders import DRAFT, counters, trial, workload
 from tests.levers.planted import Judge, cell, contradicted, unproved
 from tests.levers.recorded import scraped
-from whet.core.records import Counters, Speculation, TrialRecord, Verdict
+from whet.core.records.engine import Speculation
+from whet.core.records.evidence import Verdict
+from whet.core.records.load import Counters, TrialRecord
 
 TWO_BATCHES = ((0, 5), (1, 9), (10, 12), (11, 13))
 IDLE = counters(generated=5, queries=0, hits=0)

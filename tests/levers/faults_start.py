@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.levers.builders import DRAFT
 from tests.levers.planted import Judge, contradicted, start, unproved
 from tests.levers.recorded import log, pages
-from whet.core.records import Speculation
+from whet.core.records.engine import Speculation
 
 LORA_LOG = (
     "(APIServer pid=1) INFO 11-21 15:06:41 [serving_models.py:231] Loaded new LoRA adapter: name "

@@ -6,14 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tests.levers.builders import resolved, workload
-from whet.core.records import (
-    Declared,
-    EngineFacts,
-    Scalar,
-    TrialRecord,
-    Verdict,
-    WorkloadFacts,
-)
+from whet.core.records.engine import Scalar
+from whet.core.records.evidence import Declared, EngineFacts, Verdict
+from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.levers import judge_cell, judge_start
 
 Judge = Callable[[], Verdict | None]

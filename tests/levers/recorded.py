@@ -12,7 +12,8 @@ from unittest.mock import patch
 
 from whet.client.counters import parse_counters
 from whet.client.errors import HttpError
-from whet.core.records import Counters, Declared, EngineFacts
+from whet.core.records.evidence import Declared, EngineFacts
+from whet.core.records.load import Counters
 from whet.engines.vllm.log import read_log
 from whet.engines.vllm.server_info import read_declared
 

@@ -12,7 +12,7 @@ import pytest
 from tests.levers import builders
 from whet import levers
 from whet.core.errors import UsageError
-from whet.core.records import Declared, EngineFacts
+from whet.core.records.evidence import Declared, EngineFacts
 from whet.core.spec import parse_spec
 from whet.core.spec import variants as spec_variants
 from whet.levers import claims, judge_start, labels, lever_args, problems

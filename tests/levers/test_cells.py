@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.levers.builders import DRAFT, counters, resolved, trial, workload
-from whet.core.records import Counters, Speculation, TrialRecord, Verdict
+from whet.core.records.engine import Speculation
+from whet.core.records.evidence import Verdict
+from whet.core.records.load import Counters, TrialRecord
 from whet.levers import judge_cell
 
 

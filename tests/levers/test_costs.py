@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.levers.recorded import log
-from whet.core.records import CellSummary, EngineFacts, LeverCost, TrialNotices
+from whet.core.records.evidence import EngineFacts, LeverCost, TrialNotices
+from whet.core.records.summary import CellSummary
 from whet.levers.side_effects import Observed, side_effects_of
 
 

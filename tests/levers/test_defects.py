@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.levers.builders import resolved
-from whet.core.records import EngineFacts, Speculation
+from whet.core.records.engine import Speculation
+from whet.core.records.evidence import EngineFacts
 from whet.engines.vllm.defects import scores_alone, scoring_defect
 
 V1_WITH_GRAPHS = EngineFacts(

@@ -17,17 +17,9 @@ from tokenizers import Tokenizer
 
 from tests.levers.proxy import Rewrite, rewriting_proxy
 from whet.core.provenance import cpu_dtype
-from whet.core.records import (
-    Declared,
-    EngineFacts,
-    PlannedRequest,
-    ResolvedEngine,
-    Speculation,
-    TrialRecord,
-    Variant,
-    Verdict,
-    WorkloadFacts,
-)
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.records.evidence import Declared, EngineFacts, Verdict
+from whet.core.records.load import PlannedRequest, TrialRecord, WorkloadFacts
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.engines import get_engine

@@ -10,7 +10,7 @@ from tests.levers.builders import resolved
 from tests.levers.faults_start import NO_FP8
 from tests.levers.planted import start
 from tests.levers.recorded import log, pages
-from whet.core.records import EngineFacts, Verdict
+from whet.core.records.evidence import EngineFacts, Verdict
 from whet.levers import judge_start
 
 MARLIN = ("CutlassFP8", "MarlinFP8")

@@ -11,7 +11,8 @@ from tests.engines.conftest import make_variant
 from tests.levers.builders import resolved
 from tests.levers.planted import SILENT, start
 from tests.levers.recorded import log
-from whet.core.records import EngineFacts, Scalar, Speculation
+from whet.core.records.engine import Scalar, Speculation
+from whet.core.records.evidence import EngineFacts
 from whet.engines.installed import Installed
 from whet.engines.vllm.limits import limitation
 from whet.levers import judge_start, labels, lever_env

@@ -12,7 +12,8 @@ import pytest
 from tests.levers.builders import resolved
 from tests.levers.planted import SILENT
 from tests.levers.recorded import log
-from whet.core.records import EngineFacts, Scalar, Verdict
+from whet.core.records.engine import Scalar
+from whet.core.records.evidence import EngineFacts, Verdict
 from whet.levers import claims, judge_start, labels, lever_args, problems
 
 FP8_TOO = "Selected {}FP8ScaledMMLinearKernel for CompressedTensorsW8A8Fp8\n"

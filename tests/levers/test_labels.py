@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from whet.core.flags import drop_kv_sizing, format_value, plain_args
-from whet.core.records import Speculation, Variant
+from whet.core.records.engine import Speculation, Variant
 from whet.engines.compatibility import lever_words
 from whet.levers import labels, lever_diff
 from whet.levers.speculation import speculation_label

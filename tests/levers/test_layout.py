@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.levers.builders import resolved, trial, workload
-from whet.core.records import Counters, Layout, ResolvedEngine, Verdict
+from whet.core.records.engine import Layout, ResolvedEngine
+from whet.core.records.evidence import Verdict
+from whet.core.records.load import Counters
 from whet.engines import get_engine
 from whet.levers import judge_cell
 from whet.levers.layout import BY_SOURCE, GENERATED_BY

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.levers.builders import resolved
-from whet.core.records import EngineFacts
+from whet.core.records.evidence import EngineFacts
 from whet.engines import get_profile
 from whet.engines.vllm.log import read_log
 from whet.levers import judge_start

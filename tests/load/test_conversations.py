@@ -17,7 +17,7 @@ from tests.load.prompts_factory import write_tokenizer
 from tests.scripted_server import ScriptedServer, scripted_server
 from whet.client import StreamClient, read_event, run_async
 from whet.core.errors import EngineLostError, UsageError
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 from whet.demo import pair_paths
 from whet.load.conversations import (
     Conversations,

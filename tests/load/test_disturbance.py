@@ -17,7 +17,8 @@ import pytest
 
 from tests.load.test_trial import plan, run
 from tests.scripted_server import scripted_server
-from whet.core.records import ClientHealth, Disturbance, decode, encode
+from whet.core.records.codec import decode, encode
+from whet.core.records.load import ClientHealth, Disturbance
 from whet.load.disturbance import DisturbanceWatch, describe_disturbance
 from whet.load.health import judge_health
 from whet.load.window import Window

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from whet.core.records import ClientHealth, RequestEvent
+from whet.core.records.load import ClientHealth, RequestEvent
 from whet.load.health import judge_health
 from whet.load.window import Window
 

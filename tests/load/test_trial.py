@@ -16,7 +16,8 @@ import pytest
 from tests.scripted_server import Script, ScriptedServer, scripted_server
 from whet.client import Exchange
 from whet.core.errors import EngineLostError
-from whet.core.records import PlannedRequest, TrialRecord, WorkloadFacts, decode, encode
+from whet.core.records.codec import decode, encode
+from whet.core.records.load import PlannedRequest, TrialRecord, WorkloadFacts
 from whet.load import TrialInterrupted, TrialLost, TrialPlan, Workload, run_trial
 from whet.load.closed import ClosedLoop
 

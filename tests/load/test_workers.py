@@ -15,7 +15,7 @@ import pytest
 from tests.load.test_trial import plan, planned, run
 from tests.scripted_server import ScriptedServer, scripted_server
 from whet.core.errors import EngineLostError
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 from whet.load import TrialInterrupted, TrialLost, TrialPlan, workers
 from whet.load.plan import PlannedConversation, PlannedTurn
 from whet.load.workers import choose_workers

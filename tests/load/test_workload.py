@@ -12,7 +12,7 @@ import pytest
 from tests.load.prompts_factory import NO_SYSTEM, write_pool, write_tokenizer
 from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import CheckpointError, StorageError, UsageError
-from whet.core.records import PlannedRequest
+from whet.core.records.load import PlannedRequest
 from whet.core.spec import WorkloadSpec
 from whet.load import Draw, Workload, build_warmup, build_workload
 from whet.load.plan import to_call

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.scripted_server import ordinary
-from whet.core.records import ClientHealth, Counters, RequestEvent, TrialRecord
+from whet.core.records.load import ClientHealth, Counters, RequestEvent, TrialRecord
 
 MS = 1_000_000
 HEALTHY = ClientHealth(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.metrics.events import trial
-from whet.core.records import RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
 
 _BUDGET = 2048
 """Tokens of one step."""

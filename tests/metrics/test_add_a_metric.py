@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whet.ci.metrics_json import metrics_json
 
 from tests.ci.planted import CPU_DEMO, unpack
-from whet.ci.compare import CiRequest, compare_runs, open_sides
+from whet.ci.compare import compare_runs, open_sides
+from whet.ci.files import metrics_json
+from whet.ci.options import CiOptions
 from whet.core.protocols import Silent
 from whet.core.run import Run
 from whet.core.store import RunStore
@@ -30,7 +31,7 @@ from whet.watch.envelope import envelope_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "add-a-metric.md"
 NAME, TITLE = "ttft_p99_ms", "TTFT p99"
-CELL = ("spec+cache", 8)
+CELL = ("draft+cache", 8)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_the_cell_and_its_json_have_it_with_an_interval(run: Run) -> None:
     figure = cell.estimate(NAME)
     assert figure is not None
     assert figure.low is not None
-    stored = json.loads((run.root / "cells" / "spec+cache--b008.json").read_text())
+    stored = json.loads((run.root / "cells" / "draft+cache--b008.json").read_text())
     assert stored[NAME]["value"] == figure.value
     assert cell.ttft_p95_ms is not None
     assert figure.value >= cell.ttft_p95_ms.value
@@ -79,14 +80,13 @@ def test_the_report_has_it_in_cells_charts_and_levers(run: Run) -> None:
 
 
 def test_two_servers_are_compared_on_it(run: Run) -> None:
-    sides = [run.trials_of(name, 8) for name in ("fp16", "spec+cache")]
+    sides = [run.trials_of(name, 8) for name in ("fp16", "draft+cache")]
     assert NAME in [item.metric for item in compare_servers(*sides)]
 
 
 def test_ci_checks_it(run: Run) -> None:
-    request = CiRequest(candidate=run.root, against=run.root, variant=None, max_regression=0.1)
-    result = compare_runs(open_sides(request))
-    assert f"{TITLE}, batch size 8" in [check.name for check in result.checks]
+    result = compare_runs(open_sides(run.root, run.root, CiOptions(max_regression=0.1)))
+    assert f"{TITLE}, concurrency 8" in [check.name for check in result.checks]
     assert f"b008_{NAME}" in metrics_json(run, result)
 
 

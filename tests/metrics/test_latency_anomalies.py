@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tests.report.run_setting import cell
 from tests.report.run_texts import Texts
-from whet.core.records import CellSummary, Estimate, Speculation, Variant
+from whet.core.records.engine import Speculation, Variant
+from whet.core.records.summary import CellSummary, Estimate
 from whet.metrics.latency_anomalies import LatencyAnomaly, latency_anomalies
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.metrics.events import event, failed
 from whet.core.errors import UsageError
-from whet.core.records import RequestEvent, decode, encode
+from whet.core.records.codec import decode, encode
+from whet.core.records.load import RequestEvent
 from whet.core.records.objective import Bound, Constraint, Judgement, ObjectiveVerdict
 from whet.metrics.objective import (
     attainment,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from whet.core.records import Difference
+from whet.core.records.summary import Difference
 from whet.metrics.pooled import Block, StartTable, pooled_spread
 
 RUNS = 300
@@ -68,7 +68,7 @@ def test_one_round_gives_a_ratio_and_no_interval() -> None:
     assert (found.starts_needed, found.detectable) == (None, None)
 
 
-def test_correlated_batch_sizes_add_no_degrees_of_freedom() -> None:
+def test_correlated_concurrency_add_no_degrees_of_freedom() -> None:
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(4, 3)).tolist()
     same = pooled_spread([block(*rows), block(*rows)])
@@ -120,7 +120,7 @@ def test_a_cell_without_a_second_start_has_no_interval() -> None:
     assert StartTable.of("tps_mean", {("a", 8): {0: 5.0}}).interval(("a", 8), 5.0) is None
 
 
-def test_cells_of_unlike_batch_sizes_are_no_more_often_called_different() -> None:
+def test_cells_of_unlike_concurrency_are_no_more_often_called_different() -> None:
     wrong = sum(
         any(d.different for d in _run(seed, 0.05, sizes=3).values()) for seed in range(RUNS)
     )
@@ -159,9 +159,9 @@ def figures(table: StartTable, cell: tuple[str, int]) -> list[float]:
 
 
 def _table(seed: int, sigma: float, *, starts: int, variants: int, gain: float) -> StartTable:
-    """One run of identical variants at three batch sizes; variant 1 is ``gain`` times faster.
+    """One run of identical variants at three concurrencies; variant 1 is ``gain`` times faster.
 
-    Half of a start's effect is common to its batch sizes. The rounds drift by 2%, and 0.5% is left
+    Half of a start's effect is common to its concurrencies. Rounds drift by 2%, and 0.5% is left
     of what one trial varies.
     """
     rng = np.random.default_rng(seed)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
 from whet.core.errors import UsageError
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 from whet.metrics.estimates import certified, certified_from, quantile_estimate
 from whet.metrics.quantiles import (
     clustered_mean,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.core.errors import MeasurementError, UsageError
-from whet.core.records import decode, encode
+from whet.core.records.codec import decode, encode
 from whet.core.records.objective import Answer, ObjectiveVerdict, Saturation
 from whet.metrics.saturation import SearchPlan, find_knee, find_saturation
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.metrics.events import MS, event, steady, trial
 from tests.metrics.simulated import closed_loop
-from whet.core.records import CellSummary, RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
+from whet.core.records.summary import CellSummary
 from whet.metrics import CellContext, summarise
 from whet.metrics.usable import trial_problem
 from whet.metrics.window import busy_slots, first_wave, steady_requests, steady_window

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.metrics.events import HEALTHY, event, failed, steady, trial
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.metrics import CellContext, certified_from, quantile_estimate, summarise
 
 CELL = CellContext(price_usd_per_hour=3.6, memory_kind="device", expected_hit_rate=0.5)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.metrics.events import MS, event, failed, trial
-from whet.core.records import RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
 from whet.metrics import CellContext, summarise
 from whet.metrics.window import one_request, output_tokens, work_and_seconds
 

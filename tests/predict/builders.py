@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from whet.core.provenance import Device
-from whet.core.records import ModelFacts, Speculation, StoredWeights, TokenizerIdentity, Variant
+from whet.core.records.engine import Speculation, Variant
+from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
 from whet.core.units import GIB
 
 LLAMA_2_7B = {"layers": 32, "heads": 32, "kv_heads": 32, "head_dim": 128, "hidden_size": 4096}

@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.predict.builders import cpu, gpu, model, variant
-from whet.core.records import Problem, Speculation, Variant
+from whet.core.records.engine import Speculation, Variant
+from whet.core.records.plan import Problem
 from whet.core.spec import Spec, parse_spec
 from whet.predict import Traffic, advise, assess_variants, fitting_length
 from whet.predict.settings import read_settings
@@ -28,7 +29,7 @@ def spec_of(**change: Any) -> Spec:
         "name": "t",
         "model": {"target": "/models/target", "draft": "/models/draft"},
         "hardware": {"price_usd_per_hour": 1.0},
-        "load": {"batch_sizes": [1]},
+        "load": {"concurrency": [1]},
         "workload": {"max_input_tokens": 200, "max_output_tokens": 56},
     }
     return parse_spec(data | change, base=Path("/"))

@@ -15,7 +15,8 @@ from tests.predict.builders import cpu, gpu
 from whet.checkpoint import read_facts
 from whet.core.errors import StorageError
 from whet.core.provenance import Device
-from whet.core.records import Problem, Speculation, Variant
+from whet.core.records.engine import Speculation, Variant
+from whet.core.records.plan import Problem
 from whet.core.spec import Spec, parse_spec
 from whet.core.units import GIB
 from whet.predict import assess_variants, check_disk, disk_problems, disk_uses
@@ -35,7 +36,7 @@ class Bench:
             "name": "t",
             "model": {"target": str(self.target), "draft": str(self.draft)},
             "hardware": {"price_usd_per_hour": 1.0},
-            "load": {"batch_sizes": [1, 4]},
+            "load": {"concurrency": [1, 4]},
             "workload": {"max_input_tokens": 200, "max_output_tokens": 56},
         }
 

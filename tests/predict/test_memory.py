@@ -12,7 +12,9 @@ from tests.predict.builders import cpu, gpu, model, variant
 from whet.checkpoint import read_facts
 from whet.core.errors import UsageError
 from whet.core.provenance import Device
-from whet.core.records import MemoryPlan, ModelFacts, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
+from whet.core.records.plan import MemoryPlan
 from whet.core.spec import RecipeSpec
 from whet.core.units import GB, GIB
 from whet.predict import Demand, plan_memory, predict_checkpoint
@@ -154,7 +156,7 @@ def test_engines_divide_the_batch() -> None:
     assert "batch 256 of 1024 tokens each, divided among 4 engines" in plan.reason
     fitting = plan.fit_batch_size or 0
     assert fitting % 4 == 0
-    assert f"keep batch sizes to at most {fitting}" in plan.reason
+    assert f"keep concurrencies to at most {fitting}" in plan.reason
 
 
 def test_7b_at_16_bits_on_24_gib() -> None:
@@ -233,7 +235,7 @@ def test_the_offered_batch_fits_and_one_more_does_not() -> None:
     found = plan(variant(), device=gpu(24), batch=64, tokens=1024)
     batch = found.fit_batch_size
     assert batch is not None
-    assert f"batch sizes to at most {batch}" in str(found.reason)
+    assert f"concurrencies to at most {batch}" in str(found.reason)
     assert plan(variant(), device=gpu(24), batch=batch, tokens=1024).fits
     assert not plan(variant(), device=gpu(24), batch=batch + 1, tokens=1024).fits
 

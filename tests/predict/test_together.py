@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.predict.builders import gpu, model, variant
-from whet.core.records import MemoryPlan, Speculation, Variant
+from whet.core.records.engine import Speculation, Variant
+from whet.core.records.plan import MemoryPlan
 from whet.core.units import GIB
 from whet.predict import Demand, group_memory_warnings, plan_memory
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.quality.files import task_row
 from tests.quality.model_server import Body, Reply, model_server, says
-from whet.core.records import QualityRecord, TaskAnswer
+from whet.core.records.quality import QualityRecord, TaskAnswer
 from whet.quality.answers import answer_tasks, find_examples, score_tasks, tasks_at_chance
 from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from whet.core.records import DocumentDistance, Estimate, QualityRecord, ServerDistances
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import DocumentDistance, ServerDistances
+from whet.core.records.summary import Estimate
 from whet.quality.checks import same_weights_problem
 
 

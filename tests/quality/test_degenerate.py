@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from benchmarks.degenerate_text import FINE, LOOP, Traffic, Unit, verdicts_of
 
-from whet.core.records import DegenerateTraffic
+from whet.core.records.quality_checks import DegenerateTraffic
 from whet.quality.degenerate import TimedAnswer, degenerate, examine_traffic, find_fault
 
 MARKS = "!" * 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.quality.model_server import Body, Reply, model_server
-from whet.core.records import decode, encode
+from whet.core.records.codec import decode, encode
 from whet.quality.asking import ModelEndpoint
 from whet.quality.greedy import (
     Continuation,

@@ -15,7 +15,7 @@ import pytest
 from tests.quality.files import write_lines, write_tokenizer
 from tests.quality.model_server import Body, Reply, model_server, says
 from whet.core.errors import MeasurementError, UsageError
-from whet.core.records import decode, encode
+from whet.core.records.codec import decode, encode
 from whet.quality.asking import ModelEndpoint
 from whet.quality.harness import (
     HarnessRun,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.quality.harness_data import write_tasks
-from whet.core.records import Variant
+from whet.core.records.engine import Variant
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
 from whet.engines import get_engine

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.quality.model_server import Body
-from whet.core.records import LosslessCheck, decode, encode
+from whet.core.records.codec import decode, encode
+from whet.core.records.quality_checks import LosslessCheck
 from whet.quality.asking import ModelEndpoint
 from whet.quality.lossless import (
     PlainReference,

@@ -12,7 +12,8 @@ import pytest
 from tests.quality.files import task_row, write_lines, write_tokenizer
 from tests.quality.model_server import Body, Reply, likelihoods, model_server, says
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.records import QualityRecord, decode, encode
+from whet.core.records.codec import decode, encode
+from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
 from whet.quality import ChecksPlan, GoldenSource, QualityPlan, measure_quality
 

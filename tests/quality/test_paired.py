@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from whet.core.records import Estimate, TaskScore
+from whet.core.records.quality import TaskScore
+from whet.core.records.summary import Estimate
 from whet.quality.paired import (
     detectable_drop,
     detectable_mean_drop,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.core.records import QualityRecord
+from whet.core.records.quality import QualityRecord
 from whet.core.run import Run
 from whet.quality import rejudge
 from whet.quality.perplexity import perplexity, perplexity_ratio
@@ -28,7 +28,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, QualityRecord
 def test_against_its_own_baseline_a_record_is_judged_as_it_was(
     records: dict[str, QualityRecord],
 ) -> None:
-    stored = records["awq+spec+cache"]
+    stored = records["awq+draft+cache"]
     again = rejudge(stored, records["fp16"], TOLERANCES)
     assert again.verdicts == stored.verdicts
     assert [each.p_value for each in again.tasks] == [each.p_value for each in stored.tasks]
@@ -61,7 +61,7 @@ def test_other_questions_and_a_baseline_without_figures_are_unknown(
 
 def test_windows_of_one_source_are_one_unit(records: dict[str, QualityRecord]) -> None:
     stored = records["fp16"]
-    moved = replace(records["awq+spec+cache"], variant="fp16")
+    moved = replace(records["awq+draft+cache"], variant="fp16")
     sources = tuple(at // 2 for at in range(60))
     units = perplexity(moved.nll, sources)
     named = rejudge(replace(moved, perplexity=units, sources=sources), stored, TOLERANCES)

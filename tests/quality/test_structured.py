@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.quality.files import task_row
 from tests.quality.model_server import Body, Reply, model_server, says
-from whet.core.records import StructuredScore, TaskAnswer
+from whet.core.records.quality import TaskAnswer
+from whet.core.records.quality_checks import StructuredScore
 from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task
 from whet.quality.structured import measure_structured

@@ -15,7 +15,8 @@ from transformers import AutoTokenizer
 from tests.quality.files import task_row, write_lines, write_tokenizer
 from tests.quality.model_server import Body, Reply, likelihoods, model_server, says
 from whet.core.errors import UsageError
-from whet.core.records import QualityRecord, TaskAnswer, decode, encode
+from whet.core.records.codec import decode, encode
+from whet.core.records.quality import QualityRecord, TaskAnswer
 from whet.core.spec import QualitySpec
 from whet.load.prompts import Renderer
 from whet.quality import QualityPlan, measure_quality, tokens_needed

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskScore
+from whet.core.records.quality import QualityRecord, TaskAnswer, TaskScore
+from whet.core.records.summary import Estimate
 from whet.quality.paired import mcnemar
 from whet.quality.verdicts import Findings, verdicts
 

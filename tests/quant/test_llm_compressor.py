@@ -17,7 +17,7 @@ from tests.checkpoint_factory import tiny_config, write_hollow, write_tokenizer
 from tests.zoo.models import write_model
 from whet.checkpoint import read_facts
 from whet.core.errors import Interrupted, QuantizationError, UsageError
-from whet.core.records import QuantizedCheckpoint
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.demo import pair_paths
 from whet.quant import load_calibration, quantize, quantize_many

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.checkpoint_factory import write_tiny_llama
 from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, StorageError, UsageError, WhetError
-from whet.core.records import QuantizedCheckpoint, UnitError
+from whet.core.records.quant import QuantizedCheckpoint, UnitError
 from whet.core.spec import MixedSpec, RecipeSpec
 from whet.core.staging import remove_stale, require_space
 from whet.quant import gptq, load_calibration, quantize, quantize_many

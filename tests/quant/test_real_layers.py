@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from whet.core.records import QuantizedCheckpoint
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.data import write_inputs
 from whet.demo import pair_paths

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from whet.checkpoint import read_facts
 from whet.checkpoint.claim import read_claim, with_activations
-from whet.core.records import StoredWeights
+from whet.core.records.model import StoredWeights
 from whet.core.spec import RecipeSpec
 from whet.demo import pair_paths
 from whet.quant import quantize

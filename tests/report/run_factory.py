@@ -1,4 +1,4 @@
-"""A synthetic run directory, made through the real records: five variants at five batch sizes.
+"""A synthetic run directory, made through the real records: five variants at five concurrencies.
 
 One cell failed, one claim is contradicted, one p95 is not certified. With ``hostile`` the texts
 that come from outside (model output, names, log lines) try to break out of every format.
@@ -22,17 +22,15 @@ from tests.report.run_setting import (
     workload,
 )
 from tests.report.run_texts import (
-    BATCH_SIZES,
+    CONCURRENCY,
     FAILED,
     NASTY,
     PRICE,
     VARIANTS,
     Texts,
 )
-from whet.core.records import (
-    StartFacts,
-    VerdictSet,
-)
+from whet.core.records.engine import StartFacts
+from whet.core.records.evidence import VerdictSet
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore, write_json
 
@@ -69,7 +67,7 @@ def make_spec(root: Path, texts: Texts) -> Spec:
             "awq": {"weights": "awq"},
             "awq+spec": {"weights": "awq", "speculation": {}},
             "awq+cache": {"weights": "awq", "prefix_cache": True},
-            "awq+spec+cache": {"weights": "awq", "speculation": {}, "prefix_cache": True},
+            "awq+draft+cache": {"weights": "awq", "speculation": {}, "prefix_cache": True},
         },
     }
     return parse_spec(data, base=root)
@@ -89,7 +87,7 @@ def _put_cells(store: RunStore, texts: Texts, stop_after: int | None) -> None:
             ),
         )
         store.put("facts", name, facts(name, texts))
-        for size in BATCH_SIZES:
+        for size in CONCURRENCY:
             if stop_after is not None and done >= stop_after:
                 return
             done += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.report.run_texts import (
-    BATCH_SIZES,
+    CONCURRENCY,
     CONTRADICTED,
     FAILED,
     PRICE,
@@ -14,29 +14,22 @@ from tests.report.run_texts import (
     around,
     speed,
 )
-from whet.core.records import (
+from whet.core.records.decision import (
     BreakEven,
     CellDecision,
-    Claim,
     Decision,
-    Difference,
-    DifferenceSet,
-    Estimate,
     Excluded,
-    LeverEffect,
-    LeverEffects,
     MatrixEntry,
-    QualityRecord,
     Recommendation,
-    TaskAnswer,
-    TaskExample,
-    TaskScore,
-    Verdict,
 )
+from whet.core.records.effects import LeverEffect, LeverEffects
+from whet.core.records.evidence import Claim, Verdict
+from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
+from whet.core.records.summary import Difference, DifferenceSet, Estimate
 
 
 def verdicts(name: str, texts: Texts) -> Iterator[Verdict]:
-    """Evidence for what the variant claims; the cache's claim fails at one batch size."""
+    """Evidence for what the variant claims; the cache's claim fails at one concurrency."""
     weights = "4-bit Marlin kernel" if name.startswith("awq") else "16-bit weights"
     yield Verdict(
         variant=name,
@@ -46,7 +39,7 @@ def verdicts(name: str, texts: Texts) -> Iterator[Verdict]:
         observed="MarlinLinearKernel for 128 layers" if "awq" in name else "no quantized layer",
         sources=(texts.log_line,),
     )
-    for size in BATCH_SIZES:
+    for size in CONCURRENCY:
         if "spec" in name:
             failed = (name, size) == FAILED
             yield Verdict(
@@ -125,7 +118,7 @@ def quality(name: str, texts: Texts) -> QualityRecord:
 
 
 def difference(candidate: str, reference: str, size: int, *, family: int = 0) -> Difference:
-    """One variant over another at one batch size."""
+    """One variant over another at one concurrency."""
     ratio = speed(candidate, size) / speed(reference, size)
     return Difference(
         metric="tps_mean",
@@ -146,7 +139,7 @@ def differences() -> DifferenceSet:
     found = tuple(
         difference(name, "fp16", size)
         for name in VARIANTS[1:]
-        for size in BATCH_SIZES
+        for size in CONCURRENCY
         if (name, size) != FAILED
     )
     return DifferenceSet(reference="fp16", differences=found)
@@ -154,7 +147,7 @@ def differences() -> DifferenceSet:
 
 def effects() -> LeverEffects:
     """Speculation over the same variant without it."""
-    pairs = (("awq+spec", "awq", ()), ("awq+spec+cache", "awq+cache", ("prefix_cache",)))
+    pairs = (("awq+spec", "awq", ()), ("awq+draft+cache", "awq+cache", ("prefix_cache",)))
     return LeverEffects(
         baseline="fp16",
         levers=("weights=awq", "speculation=draft_model K=4 by draft", "prefix_cache"),
@@ -169,7 +162,7 @@ def effects() -> LeverEffects:
                 ratio=difference(candidate, reference, size).ratio,
             )
             for candidate, reference, context in pairs
-            for size in BATCH_SIZES
+            for size in CONCURRENCY
             if (candidate, size) != FAILED
         ),
     )
@@ -179,7 +172,7 @@ def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
     """One excluded cell of ``awq+cache``, all of ``awq+spec``, one point estimate."""
     made = []
     for name in VARIANTS:
-        for size in BATCH_SIZES:
+        for size in CONCURRENCY:
             status, detail = "qualifies", None
             if (name, size) == FAILED:
                 status, detail = "excluded", "failed"
@@ -189,7 +182,7 @@ def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
                 status, detail = "excluded", "quality"
             elif (name, size) == ("awq+cache", 8):
                 status = "recommended"
-            elif (name, size) == ("awq+spec+cache", 4):
+            elif (name, size) == ("awq+draft+cache", 4):
                 detail = "as a point estimate"
             elif size == 32:
                 status, detail = "misses", "TTFT p95"
@@ -234,14 +227,14 @@ def decision(texts: Texts) -> Decision:
                 reference="awq",
                 pays_up_to=8,
                 stops_at=16,
-                sentence="awq+spec beats awq up to batch size 8 and gains nothing from 16 on.",
+                sentence="awq+spec beats awq up to concurrency 8 and gains nothing from 16 on.",
             ),
             BreakEven(
-                candidate="awq+spec+cache",
+                candidate="awq+draft+cache",
                 reference="awq+cache",
                 pays_up_to=8,
                 stops_at=16,
-                sentence="awq+spec+cache beats awq+cache up to batch size 8.",
+                sentence="awq+draft+cache beats awq+cache up to concurrency 8.",
             ),
         ),
         excluded=(

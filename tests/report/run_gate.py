@@ -7,19 +7,18 @@ from pathlib import Path
 
 from tests.report.run_findings import quality
 from tests.report.run_texts import HOSTILE, NASTY, VARIANTS, Texts, around
-from whet.core.records import (
+from whet.core.records.quality import QualityRecord, TaskScore
+from whet.core.records.quality_checks import (
     DegenerateTraffic,
     Divergence,
-    Estimate,
     GreedyParity,
     LosslessCheck,
-    QualityRecord,
     ServerDistances,
     StructuredScore,
-    TaskScore,
     TokenIdentity,
     TwoSample,
 )
+from whet.core.records.summary import Estimate
 from whet.core.store import RunStore
 
 CLEAN = DegenerateTraffic(
@@ -81,7 +80,7 @@ def gated_quality(name: str, texts: Texts, foreign: str = "") -> QualityRecord:
             missing=f"/tokenize failed on 16 texts (HTTP 404){foreign}" if spec else None,
         ),
         lossless=lossless(foreign) if spec else None,
-        structured=structured(texts, foreign, refused=name == "awq+spec+cache") if awq else (),
+        structured=structured(texts, foreign, refused=name == "awq+draft+cache") if awq else (),
     )
 
 

@@ -11,25 +11,12 @@ from tests.report.run_texts import (
     ttft,
 )
 from whet.core.provenance import Device, Environment
-from whet.core.records import (
-    CalibrationFacts,
-    CellSummary,
-    ClientHealth,
-    Counters,
-    EngineFacts,
-    Estimate,
-    ModelFacts,
-    QuantizedCheckpoint,
-    RequestEvent,
-    ResolvedEngine,
-    Speculation,
-    StoredWeights,
-    TokenizerIdentity,
-    TrialRecord,
-    UnitError,
-    Variant,
-    WorkloadFacts,
-)
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.records.evidence import EngineFacts
+from whet.core.records.load import ClientHealth, Counters, RequestEvent, TrialRecord, WorkloadFacts
+from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
+from whet.core.records.quant import CalibrationFacts, QuantizedCheckpoint, UnitError
+from whet.core.records.summary import CellSummary, Estimate
 
 
 def engine(name: str, texts: Texts) -> ResolvedEngine:
@@ -163,7 +150,7 @@ def quantized(texts: Texts) -> QuantizedCheckpoint:
 
 
 def workload(size: int) -> WorkloadFacts:
-    """The traffic at one batch size."""
+    """The traffic at one concurrency."""
     return WorkloadFacts(
         sha256=f"{size:02d}" * 32,
         requests=max(64, size * 8),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.core.records import (
-    Estimate,
-)
+from whet.core.records.summary import Estimate
 
-BATCH_SIZES = (1, 4, 8, 16, 32)
-VARIANTS = ("fp16", "awq", "awq+spec", "awq+cache", "awq+spec+cache")
+CONCURRENCY = (1, 4, 8, 16, 32)
+VARIANTS = ("fp16", "awq", "awq+spec", "awq+cache", "awq+draft+cache")
 SCRIPT = "<script>alert('owned')</script>"
 HOSTILE = (
     f"{SCRIPT} | `tick` [link](javascript:alert(1)) {{{{ 7*7 }}}} \x1b[31mred\x1b[0m \u202eevil"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from whet.core.records import Estimate
 from whet.core.records.against import ServerComparison, ServersCompared, ServerVerdict
+from whet.core.records.summary import Estimate
 from whet.report.bench.compare import against_json, answer, compare_section
 from whet.report.writers.console import print_sections
 

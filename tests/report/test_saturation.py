@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tests.metrics.events import event, failed, trial
 from whet.core.errors import Interrupted, MeasurementError
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.records.objective import (
     Bound,
     Knee,

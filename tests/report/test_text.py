@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from whet.core.format import number, percent, plural
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 from whet.core.redact import clean, one_line
 from whet.report.text import format_time, short_path, shown
 

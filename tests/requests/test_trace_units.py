@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.flow.bench.test_load import TARGET, asked
+from tests.load.sources.test_source import TARGET, asked
 from whet.core.errors import UsageError
 from whet.load.sources.source import build_load
 from whet.predict.plan.traffic import read_traffic

@@ -59,8 +59,8 @@ def simulated_envelope() -> Envelope:
     )
     return Envelope(
         run="simulated",
-        variant="spec+cache",
-        load="batch size 8",
+        variant="draft+cache",
+        load="concurrency 8",
         in_flight=8.0,
         engine="vllm",
         engine_version="0.33.0",
@@ -100,7 +100,7 @@ def simulated_references() -> References:
     )
     draws = tuple((-2.0 + sign * _GOLDEN_SD,) * _PROBES for sign in (1, -1, 1, -1))
     golden = GoldenProbes(
-        variant="spec+cache",
+        variant="draft+cache",
         engine_version="0.33.0",
         model_sha256=None,
         taken_at="2026-11-24T00:00:00+00:00",

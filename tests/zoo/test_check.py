@@ -59,7 +59,7 @@ def check(whet: Whet, folder: Path, name: str, cards: int) -> Said:
         model={"target": "./target"},
         engine={"args": {"max_model_len": LENGTH, "tensor_parallel_size": cards}},
         workload=SHORT | LIMITS,
-        load={"batch_sizes": [8]},
+        load={"concurrency": [8]},
         recipes=recipes,
         variants=variants | {recipe: {"weights": recipe} for recipe in recipes},
     )

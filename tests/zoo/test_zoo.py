@@ -10,7 +10,7 @@ from tests.predict.builders import gpu, variant
 from tests.zoo.models import names, write_model
 from tests.zoo.truth import TRUTH, Truth
 from whet.checkpoint import read_facts
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.predict import Demand, plan_memory
 
 TOKENS = 32_768

@@ -90,8 +90,8 @@ class ChatTemplate:
         """The prompt up to the begin of the answer; ``TemplateProblem`` where it is refused."""
         if not self.source:
             raise UsageError(
-                "the log has chat messages and the tokenizer has no chat template; give the one "
-                "that the server uses with --chat-template FILE"
+                "the log has chat messages and the tokenizer has no chat template",
+                fix="give the one that the server uses with --chat-template FILE",
             )
         messages = [self._message(message) for message in request.messages or ()]
         if not self._developer and any(each["role"] == "developer" for each in messages):
@@ -184,7 +184,8 @@ class ChatTemplate:
             if not _ends(partial(self.render, probe)):
                 raise UsageError(
                     f"the chat template takes more than {_RENDER_S} s or {_RENDER_CHARS:,} "
-                    "characters for one word; correct it, or give another with --chat-template FILE"
+                    "characters for one word",
+                    fix="correct it, or give another with --chat-template FILE",
                 )
             _ENDING.add(self.source)
         try:
@@ -193,8 +194,8 @@ class ChatTemplate:
             error = problem.__cause__
             if isinstance(error, TemplateSyntaxError):
                 raise UsageError(
-                    f"the chat template cannot be parsed (line {error.lineno}: {error.message}); "
-                    "correct it, or give another with --chat-template FILE"
+                    f"the chat template cannot be parsed (line {error.lineno}: {error.message})",
+                    fix="correct it, or give another with --chat-template FILE",
                 ) from error
 
     def _message(self, message: Message) -> dict[str, Any]:

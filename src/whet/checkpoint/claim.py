@@ -11,7 +11,7 @@ from typing import Any, Final
 from whet.checkpoint.files import read_json_if_any
 from whet.checkpoint.formats import Linear
 from whet.core.errors import CheckpointError
-from whet.core.records import StoredWeights
+from whet.core.records.model import StoredWeights
 
 _MODELOPT: Final = "hf_quant_config.json"
 _BITS: Final[Mapping[str, int]] = {
@@ -102,14 +102,15 @@ def require_true_claim(
             raise CheckpointError(
                 f"{stored.quantized_modules} linear layers of {path} are stored as "
                 f"{stored.scheme}, but {config} has no quantization_config, so an engine would "
-                "misread them; download the checkpoint again"
+                "misread them",
+                fix="download the checkpoint again",
             )
         return
     if stored.quantized_modules == 0:
         raise CheckpointError(
             f"{config} says that the weights are quantized ({claim.method}), but every linear "
-            f"layer is stored as {stored.dtype}: the folder was saved without being quantized; "
-            "quantize it again, or remove quantization_config to serve it as it is"
+            f"layer is stored as {stored.dtype}: the folder was saved without being quantized",
+            fix="quantize it again, or remove quantization_config to serve it as it is",
         )
     for what, claimed, actual in (
         ("bits", claim.bits, _BITS.get(stored.scheme)),
@@ -118,17 +119,17 @@ def require_true_claim(
         if actual is not None and claimed and actual not in claimed:
             raise CheckpointError(
                 f"{config} claims {what} {' and '.join(map(str, sorted(claimed)))}, but the "
-                f"tensors are stored with {actual}; restore the config.json that was written with "
-                "these weights"
+                f"tensors are stored with {actual}",
+                fix="restore the config.json that was written with these weights",
             )
     if claim.blocks is not None and claim.blocks != _IN_BLOCKS.get(stored.scheme, claim.blocks):
         words = ("blocks", "rows") if claim.blocks else ("rows", "blocks")
         raise CheckpointError(
-            f"{config} claims FP8 scales of {words[0]}, but the tensors have those of {words[1]}; "
-            "restore the config.json that was written with these weights"
+            f"{config} claims FP8 scales of {words[0]}, but the tensors have those of {words[1]}",
+            fix="restore the config.json that was written with these weights",
         )
     for sentence in _contradictions(claim, linears):
-        raise CheckpointError(f"{config}: {sentence}; quantize the checkpoint again")
+        raise CheckpointError(f"{config}: {sentence}", fix="quantize the checkpoint again")
 
 
 def _contradictions(claim: QuantizationClaim, linears: Sequence[Linear]) -> Iterator[str]:

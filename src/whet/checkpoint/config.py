@@ -12,7 +12,7 @@ from whet.checkpoint.claim import QuantizationClaim, read_claim
 from whet.checkpoint.files import read_json
 from whet.checkpoint.kv_layout import KvLayout, latent_width, read_layout
 from whet.core.errors import CheckpointError
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 
 _ALREADY_SCALED: Final = frozenset(
     {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
@@ -124,8 +124,8 @@ def _require_bounded(file: Path, config: Mapping[str, Any]) -> None:
         sized = isinstance(value, int) and "theta" not in key and "base" not in key
         if (sized or (most < _TOO_LARGE and isinstance(value, float))) and not value <= most:
             raise CheckpointError(
-                f"{file} says {key}: {str(value)[:_SHOWN]}, and no model has more than {most:,}; "
-                "restore the config.json of these weights"
+                f"{file} says {key}: {str(value)[:_SHOWN]}, and no model has more than {most:,}",
+                fix="restore the config.json of these weights",
             )
 
 
@@ -163,8 +163,8 @@ def _whole(path: Path, config: dict[str, Any], key: str, default: int | None) ->
     if type(value) is not int or not 0 < value < _TOO_LARGE:
         raise CheckpointError(
             f"{path / 'config.json'}: {key} must be a positive whole number, not {value!r}, and "
-            f"the installed transformers has no default for the type {config.get('model_type')!r}; "
-            "add the key, or give a decoder-only model in the Hugging Face layout"
+            f"the installed transformers has no default for the type {config.get('model_type')!r}",
+            fix="add the key, or give a decoder-only model in the Hugging Face layout",
         )
     return value
 
@@ -181,8 +181,8 @@ def _intermediate(path: Path, config: dict[str, Any]) -> int:
     if (width := _above(config, keys, 0) or _widest_block(config)) is not None:
         return width
     raise CheckpointError(
-        f"{path / 'config.json'} has no intermediate_size; give a decoder-only model in the "
-        "Hugging Face layout (Llama, Mistral, Qwen, Gemma …)"
+        f"{path / 'config.json'} has no intermediate_size",
+        fix="give a decoder-only model in the Hugging Face layout (Llama, Mistral, Qwen, Gemma …)",
     )
 
 
@@ -216,8 +216,8 @@ def _max_position(path: Path, config: dict[str, Any]) -> int:
     length = config.get("max_position_embeddings")
     if not isinstance(length, int) or length < 1:
         raise CheckpointError(
-            f"{path / 'config.json'} has no max_position_embeddings; add the model's longest "
-            "sequence"
+            f"{path / 'config.json'} has no max_position_embeddings",
+            fix="add the model's longest sequence",
         )
     rope = config.get("rope_scaling") or config.get("rope_parameters")
     scaling = rope if isinstance(rope, dict) else {}
@@ -229,6 +229,7 @@ def _max_position(path: Path, config: dict[str, Any]) -> int:
     if not length * factor < _TOO_LARGE:
         raise CheckpointError(
             f"{path / 'config.json'} scales {length:,} positions by {factor:g}, and no model has "
-            f"more than {_TOO_LARGE:,}; correct rope_scaling"
+            f"more than {_TOO_LARGE:,}",
+            fix="correct rope_scaling",
         )
     return max(int(length * factor), length)

@@ -10,7 +10,7 @@ from whet.checkpoint.gguf_file import find_gguf
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.hollow import is_hollow
 from whet.checkpoint.tokenizer import read_vocabulary
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.core.units import MIB
 
 _COMPARED: Final = MIB

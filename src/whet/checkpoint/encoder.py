@@ -192,13 +192,15 @@ def load_encoder(
     tokenizer = open_tokenizer(folder)
     if not getattr(tokenizer, "is_fast", False):
         raise CheckpointError(
-            f"{folder} has only a slow tokenizer; write tokenizer.json once with "
-            "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+            f"{folder} has only a slow tokenizer",
+            fix="write tokenizer.json once with "
+            "AutoTokenizer.from_pretrained(…).save_pretrained(…)",
         )
     try:
         own = None if chat_template is None else chat_template.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"the chat template {chat_template} cannot be read ({error}); give a file of UTF-8 text"
+            f"the chat template {chat_template} cannot be read ({error})",
+            fix="give a file of UTF-8 text",
         ) from error
     return PromptEncoder(tokenizer, chat_template=own, variables=variables)

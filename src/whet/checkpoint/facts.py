@@ -17,7 +17,7 @@ from whet.checkpoint.stored import Inventory, summarize, take_inventory
 from whet.checkpoint.tokenizer import tokenizer_identity
 from whet.core.errors import CheckpointError
 from whet.core.hub import snapshot_of
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 
 TESTBED_KEY: Final = "whet_testbed"
 """The key of config.json that marks a testbed; quantizing copies it."""
@@ -90,8 +90,8 @@ def _active(shape: ModelShape, inventory: Inventory) -> int | None:
 def _require_tokenizer(path: Path, headers: Mapping[str, TensorHeader]) -> None:
     if "fc.weight" in headers and not (path / "tokenizer.json").exists():
         raise CheckpointError(
-            f"{path} is a speculation head without a tokenizer; copy its target's tokenizer.json "
-            "and tokenizer_config.json into it"
+            f"{path} is a speculation head without a tokenizer",
+            fix="copy its target's tokenizer.json and tokenizer_config.json into it",
         )
 
 
@@ -100,11 +100,13 @@ def _require_layers(path: Path, shape: ModelShape, inventory: Inventory) -> None
     if missing is not None:
         raise CheckpointError(
             f"{path / 'config.json'} says {shape.layers} layers, but layer {missing} has no "
-            f"tensors; {_AGAIN}"
+            f"tensors",
+            fix=_AGAIN,
         )
     if not inventory.linears:
         raise CheckpointError(
-            f"{path} has no linear layers; give a decoder-only model in the Hugging Face layout"
+            f"{path} has no linear layers",
+            fix="give a decoder-only model in the Hugging Face layout",
         )
 
 
@@ -115,8 +117,8 @@ def _require_embeddings(path: Path, shape: ModelShape, headers: Mapping[str, Ten
         if text_side and header.shape != expected:
             raise CheckpointError(
                 f"{name} of {path} has the shape {list(header.shape)}, but config.json says "
-                f"{list(expected)} (vocabulary, hidden size); restore the config.json of these "
-                "weights"
+                f"{list(expected)} (vocabulary, hidden size)",
+                fix="restore the config.json of these weights",
             )
 
 
@@ -127,6 +129,7 @@ def _tied(path: Path, shape: ModelShape, inventory: Inventory) -> bool:
     if not shape.tied_embeddings and not inventory.has_head:
         raise CheckpointError(
             f"{path} has no lm_head, and its config.json says that the head is not tied to the "
-            f"embedding; {_AGAIN}"
+            f"embedding",
+            fix=_AGAIN,
         )
     return shape.tied_embeddings

@@ -18,7 +18,8 @@ def require_regular(folder: Path) -> None:
     for entry in folder.iterdir() if folder.is_dir() else ():
         if entry.exists() and not (entry.is_file() or entry.is_dir()):
             raise CheckpointError(
-                f"{entry} is a pipe, a socket or a device, not a file; put the file in its place"
+                f"{entry} is a pipe, a socket or a device, not a file",
+                fix="put the file in its place",
             )
 
 
@@ -28,11 +29,12 @@ def read_json(file: Path) -> dict[str, Any]:
         raw = file.read_bytes()
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"{file.parent} has no {file.name}; give the folder of a whole Hugging Face checkpoint"
+            f"{file.parent} has no {file.name}",
+            fix="give the folder of a whole Hugging Face checkpoint",
         ) from error
     except OSError as error:
         raise CheckpointError(
-            f"cannot read {file}: {error.strerror or error}; check the path"
+            f"cannot read {file}: {error.strerror or error}", fix="check the path"
         ) from error
     if raw.startswith(LFS_MARK):
         raise lfs_error(file)
@@ -41,11 +43,13 @@ def read_json(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         mark = "it begins with a byte-order mark; save it as UTF-8 without one, or "
         raise CheckpointError(
-            f"{file} is not valid JSON; {mark if raw.startswith(_MARKS) else ''}download the "
-            "checkpoint again"
+            f"{file} is not valid JSON",
+            fix=f"{mark if raw.startswith(_MARKS) else ''}download the checkpoint again",
         ) from error
     if not isinstance(data, dict):
-        raise CheckpointError(f"{file} does not hold a JSON object; download the checkpoint again")
+        raise CheckpointError(
+            f"{file} does not hold a JSON object", fix="download the checkpoint again"
+        )
     return data
 
 
@@ -57,6 +61,6 @@ def read_json_if_any(file: Path) -> dict[str, Any]:
 def lfs_error(file: Path) -> CheckpointError:
     """The error for a git-LFS pointer in place of a file."""
     return CheckpointError(
-        f"{file} is a git-LFS pointer, not the file itself; fetch it with: "
-        f"git -C {file.parent} lfs pull"
+        f"{file} is a git-LFS pointer, not the file itself",
+        fix=f"fetch it with: git -C {file.parent} lfs pull",
     )

@@ -237,6 +237,7 @@ def unknown_form(header: TensorHeader) -> CheckpointError:
     """The error for a tensor of an unknown layout."""
     return CheckpointError(
         f"the tensor {header.name!r} of {header.file} ({header.dtype} {list(header.shape)}) is "
-        "stored in a form that whet cannot read; give a checkpoint in 16 bits or of "
-        "compressed-tensors, AWQ, GPTQ, FP8, NVFP4, MXFP4 or bitsandbytes NF4"
+        "stored in a form that whet cannot read",
+        fix="give a checkpoint in 16 bits or of "
+        "compressed-tensors, AWQ, GPTQ, FP8, NVFP4, MXFP4 or bitsandbytes NF4",
     )

@@ -17,7 +17,7 @@ from whet.checkpoint.identity import hash_weights
 from whet.checkpoint.tokenizer import read_vocabulary, tokenizer_identity
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.llama_cpp import GGUF_NAME
-from whet.core.records import ModelFacts, StoredWeights
+from whet.core.records.model import ModelFacts, StoredWeights
 
 SUFFIX: Final = ".gguf"
 _MAGIC: Final = b"GGUF"
@@ -52,8 +52,8 @@ def import_gguf() -> Any:
         import gguf
     except ImportError as error:
         raise UsageError(
-            "GGUF files are read and written with the package gguf; install it: "
-            "pip install 'whet[llamacpp]'"
+            "GGUF files are read and written with the package gguf",
+            fix="install it: pip install 'whet[llamacpp]'",
         ) from error
     return gguf
 
@@ -96,7 +96,7 @@ def read_gguf(file: Path) -> GgufHeader:
     """The header; ``CheckpointError`` where the file is not GGUF or not whole."""
     with file.open("rb") as handle:
         if handle.read(len(_MAGIC)) != _MAGIC:
-            raise CheckpointError(f"{file} is not a GGUF file; download or write it again")
+            raise CheckpointError(f"{file} is not a GGUF file", fix="download or write it again")
     gguf = import_gguf()
     try:
         reader = gguf.GGUFReader(file)
@@ -104,7 +104,7 @@ def read_gguf(file: Path) -> GgufHeader:
         tensors = {each.name: _header(file, each) for each in reader.tensors}
     except (ValueError, IndexError, KeyError, OSError) as error:
         raise CheckpointError(
-            f"{file} is not a whole GGUF file ({error}); download or write it again"
+            f"{file} is not a whole GGUF file ({error})", fix="download or write it again"
         ) from error
     parameters = {  # a converter adds the factors of scaled RoPE as tensors
         each.name: int(each.n_elements)
@@ -130,7 +130,7 @@ def _stored(file: Path, header: GgufHeader) -> StoredWeights:
     """The scheme is the file's own name for its mix of types, or that of plain floats."""
     linears = header.linears
     if not linears:
-        raise CheckpointError(f"{file} has no layers; {_GIVE}")
+        raise CheckpointError(f"{file} has no layers", fix=_GIVE)
     plain = [each for each in linears if each.dtype in _PLAIN]
     schemes = {_PLAIN.get(each.dtype) for each in linears}
     weights = sum(header.parameters[each.name] for each in linears)
@@ -153,8 +153,8 @@ def _mix(file: Path, header: GgufHeader) -> str:
         name = str(gguf.LlamaFileType(number).name)
     except ValueError as error:
         raise CheckpointError(
-            f"{file} does not say which quantization it has (general.file_type is {number}); "
-            "write it again with llama-quantize"
+            f"{file} does not say which quantization it has (general.file_type is {number})",
+            fix="write it again with llama-quantize",
         ) from error
     return name.removeprefix("MOSTLY_")
 
@@ -169,7 +169,8 @@ def _require_shape(file: Path, header: GgufHeader, shape: ModelShape) -> None:
         own = header.metadata.get(f"{kind}.{key}")
         if own is not None and own != wanted:
             raise CheckpointError(
-                f"{file} holds another model: {key} is {own}, and the target has {wanted}; {_GIVE}"
+                f"{file} holds another model: {key} is {own}, and the target has {wanted}",
+                fix=_GIVE,
             )
 
 
@@ -181,5 +182,6 @@ def _require_vocabulary(file: Path, header: GgufHeader, model: Path) -> None:
         if theirs != token:
             raise CheckpointError(
                 f"{file} has another vocabulary: id {number} is {theirs!r}, and {token!r} in the "
-                f"target's tokenizer; {_GIVE}"
+                f"target's tokenizer",
+                fix=_GIVE,
             )

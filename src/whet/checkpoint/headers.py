@@ -60,7 +60,7 @@ def read_headers(path: Path) -> Mapping[str, TensorHeader]:
     """
     if not path.is_dir():
         raise CheckpointError(
-            f"no checkpoint folder at {path}; give a folder or a hub id (owner/name)"
+            f"no checkpoint folder at {path}", fix="give a folder or a hub id (owner/name)"
         )
     index = path / INDEX
     if index.exists():
@@ -70,8 +70,8 @@ def read_headers(path: Path) -> Mapping[str, TensorHeader]:
         for name, header in read_file_headers(file).items():
             if name in tensors:
                 raise CheckpointError(
-                    f"the tensor {name!r} is in both {tensors[name].file.name} and {file.name}; "
-                    f"remove the file that is left over, or {_AGAIN}"
+                    f"the tensor {name!r} is in both {tensors[name].file.name} and {file.name}",
+                    fix=f"remove the file that is left over, or {_AGAIN}",
                 )
             tensors[name] = header
     return tensors
@@ -88,10 +88,12 @@ def read_file_headers(file: Path) -> dict[str, TensorHeader]:
             entries = [(name, opened.get_slice(name)) for name in opened.offset_keys()]
             forms = [(name, each.get_dtype(), tuple(each.get_shape())) for name, each in entries]
     except OSError as error:
-        raise CheckpointError(f"cannot read {file}: {error.strerror or error}; {_AGAIN}") from error
+        raise CheckpointError(
+            f"cannot read {file}: {error.strerror or error}", fix=_AGAIN
+        ) from error
     except SafetensorError as error:
         raise CheckpointError(
-            f"{file} is not a whole safetensors file ({error}); {_AGAIN}"
+            f"{file} is not a whole safetensors file ({error})", fix=_AGAIN
         ) from error
     tensors: dict[str, TensorHeader] = {}
     end = _PREFIX_BYTES + int.from_bytes(begin[:_PREFIX_BYTES], "little")
@@ -106,23 +108,24 @@ def read_file_headers(file: Path) -> dict[str, TensorHeader]:
 def _read_indexed(path: Path, index: dict[str, Any]) -> dict[str, TensorHeader]:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{path / INDEX} has no weight_map; {_AGAIN}")
+        raise CheckpointError(f"{path / INDEX} has no weight_map", fix=_AGAIN)
     files = sorted({str(name) for name in weight_map.values()})
     for name in files:
         if Path(name).name != name:
-            raise CheckpointError(f"{path / INDEX} names {name!r}, outside its folder; {_AGAIN}")
+            raise CheckpointError(f"{path / INDEX} names {name!r}, outside its folder", fix=_AGAIN)
     missing = [name for name in files if not (path / name).exists()]
     if missing:
         raise CheckpointError(
             f"{len(missing)} of {len(files)} weight files are missing from {path}, "
-            f"{missing[0]} first; {_AGAIN}"
+            f"{missing[0]} first",
+            fix=_AGAIN,
         )
     shards = {name: read_file_headers(path / name) for name in files}
     tensors: dict[str, TensorHeader] = {}
     for name, file in weight_map.items():
         if name not in shards[str(file)]:
             raise CheckpointError(
-                f"{path / file} lacks the tensor {name!r} that the index names; {_AGAIN}"
+                f"{path / file} lacks the tensor {name!r} that the index names", fix=_AGAIN
             )
         tensors[name] = shards[str(file)][name]
     return tensors
@@ -134,7 +137,7 @@ def _weight_files(path: Path) -> list[Path]:
         files = sorted(path.iterdir())
     except OSError as error:
         raise CheckpointError(
-            f"cannot read {path}: {error.strerror or error}; check its owner and permissions"
+            f"cannot read {path}: {error.strerror or error}", fix="check its owner and permissions"
         ) from error
     weights = [file for file in files if file.suffix == ".safetensors"]
     single = path / "model.safetensors"
@@ -146,16 +149,17 @@ def _weight_files(path: Path) -> list[Path]:
         return ordinary
     if any(file.name.startswith("adapter_") for file in weights):
         raise CheckpointError(
-            f"{path} holds an adapter, not a model; merge it into its base model first"
+            f"{path} holds an adapter, not a model", fix="merge it into its base model first"
         )
     if any(file.suffix in _PICKLES for file in files):
         raise CheckpointError(
-            f"{path} holds pickled weights only, which run code when they are loaded; convert them "
+            f"{path} holds pickled weights only, which run code when they are loaded",
+            fix="convert them "
             "with save_pretrained(…, safe_serialization=True) in a sandbox, or choose a "
-            "safetensors checkpoint"
+            "safetensors checkpoint",
         )
     if any(file.suffix == ".gguf" for file in files):
         raise CheckpointError(
-            f"{path} holds GGUF weights; give the safetensors checkpoint they were made of"
+            f"{path} holds GGUF weights", fix="give the safetensors checkpoint they were made of"
         )
-    raise CheckpointError(f"{path} holds no *.safetensors file; {_AGAIN}")
+    raise CheckpointError(f"{path} holds no *.safetensors file", fix=_AGAIN)

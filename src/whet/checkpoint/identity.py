@@ -36,7 +36,8 @@ def hash_weights(
             digests = list(pool.map(lambda name: _digest(headers[name], samples), names))
     except OSError as error:
         raise CheckpointError(
-            f"the weights cannot be read ({error.strerror or error}); check the disk and the path"
+            f"the weights cannot be read ({error.strerror or error})",
+            fix="check the disk and the path",
         ) from error
     total = hashlib.sha256(
         {None: b"whole", SAMPLES: b"sampled"}.get(samples, b"sampled %d" % (samples or 0))

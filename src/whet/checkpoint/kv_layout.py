@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from whet.core.records import KvLayers, StateLayers
+from whet.core.records.model import KvLayers, StateLayers
 
 KV_BYTES: Final = 2  # engines store the KV cache in 16 bits by default
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})

@@ -38,6 +38,7 @@ def _values(header: TensorHeader) -> np.ndarray[tuple[int], np.dtype[np.float32]
     if header.dtype not in ("F16", "F32"):
         raise CheckpointError(
             f"the KV scale {header.name!r} of {header.file} has the dtype {header.dtype}, which no "
-            "engine reads; quantize again"
+            "engine reads",
+            fix="quantize again",
         )
     return np.frombuffer(raw, "<f2" if header.dtype == "F16" else "<f4").astype(np.float32)

@@ -37,9 +37,9 @@ def local_folder(ref: str) -> Path | None:
         require_regular(local)
         return local.resolve()
     if local.exists():
-        raise CheckpointError(f"{ref} is a file; give the checkpoint's folder")
+        raise CheckpointError(f"{ref} is a file", fix="give the checkpoint's folder")
     if ref.startswith((".", "/", "~")) or _HUB_ID.fullmatch(ref) is None:
         raise CheckpointError(
-            f"no checkpoint folder at {ref}; correct the path, or give a hub id (owner/name)"
+            f"no checkpoint folder at {ref}", fix="correct the path, or give a hub id (owner/name)"
         )
     return None

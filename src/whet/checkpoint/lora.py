@@ -27,7 +27,7 @@ def lora_rank(folder: Path) -> int:
     file = folder / _CONFIG
     if not file.exists():
         raise CheckpointError(
-            f"{folder} has no {_CONFIG}; give the folder that PEFT's save_pretrained wrote"
+            f"{folder} has no {_CONFIG}", fix="give the folder that PEFT's save_pretrained wrote"
         )
     config = read_json(file)
     _require_weights(folder, config)
@@ -39,8 +39,8 @@ def lora_rank(folder: Path) -> int:
 def _rank(value: object, file: Path) -> int:
     if type(value) is not int or not 1 <= value <= _LARGEST:
         raise CheckpointError(
-            f"{file} has no valid rank (got {str(value)[:_SHOWN]}, possible is 1 to {_LARGEST:,}); "
-            "save the adapter again"
+            f"{file} has no valid rank (got {str(value)[:_SHOWN]}, possible is 1 to {_LARGEST:,})",
+            fix="save the adapter again",
         )
     return value
 
@@ -63,5 +63,6 @@ def _require_weights(folder: Path, config: Mapping[str, Any]) -> None:
     if not stored or (modules and not stored <= modules):
         raise CheckpointError(
             f"{file} holds LoRA weights of {', '.join(sorted(stored)) or 'nothing'}, and {_CONFIG} "
-            f"names {', '.join(sorted(modules)) or 'none'}; save the adapter again"
+            f"names {', '.join(sorted(modules)) or 'none'}",
+            fix="save the adapter again",
         )

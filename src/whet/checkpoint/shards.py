@@ -66,7 +66,8 @@ class ShardWriter:
         except SafetensorError as error:
             # The library reports a full disk as an error of its own, not as an OSError.
             raise StorageError(
-                f"cannot write {part.parent} ({error}); free some space on its disk and run again"
+                f"cannot write {part.parent} ({error})",
+                fix="free some space on its disk and run again",
             ) from error
         self._shards.append(list(self._pending))
         self._pending, self._pending_bytes = {}, 0

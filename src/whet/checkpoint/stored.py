@@ -23,7 +23,7 @@ from whet.checkpoint.formats import (
     unknown_form,
 )
 from whet.checkpoint.headers import TensorHeader
-from whet.core.records import StoredWeights
+from whet.core.records.model import StoredWeights
 
 _IN_LAYER: Final = re.compile(r"(?:^|\.)(?:(?:layers|h|blocks)\.(\d+)|midlayer)\.")
 """``midlayer`` is the one layer of a published EAGLE-3 head."""

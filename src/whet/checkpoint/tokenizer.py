@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from whet.checkpoint.files import read_json, read_json_if_any
 from whet.core.errors import CheckpointError
-from whet.core.records import TokenizerIdentity
+from whet.core.records.model import TokenizerIdentity
 
 _FLAGS: Final = ("special", "lstrip", "rstrip", "single_word", "normalized")
 # A pad token matters in training only: it never occurs in a prompt or an answer.
@@ -57,8 +57,8 @@ def load_tokenizer(folder: Path) -> Any:
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
-            f"the tokenizer in {folder} cannot be read ({reason}); "
-            "check that tokenizer.json is there and complete"
+            f"the tokenizer in {folder} cannot be read ({reason})",
+            fix="check that tokenizer.json is there and complete",
         ) from error
 
 
@@ -176,7 +176,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
         steps = _steps(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"{file} is not a tokenizer that whet can read; write it again with {_SAVE}"
+            f"{file} is not a tokenizer that whet can read", fix=f"write it again with {_SAVE}"
         ) from error
     config = read_json_if_any(path / "tokenizer_config.json")
     special = read_json_if_any(path / "special_tokens_map.json")
@@ -191,7 +191,8 @@ def _refuse_other_forms(path: Path) -> None:
     for name, fix in _OTHER_FORMS.items():
         if (path / name).exists():
             raise CheckpointError(
-                f"{path} has its tokenizer as {name} only; write tokenizer.json once with {fix}"
+                f"{path} has its tokenizer as {name} only",
+                fix=f"write tokenizer.json once with {fix}",
             )
 
 

@@ -9,7 +9,9 @@ from typing import Final
 from whet.ci.result import Check, Sides
 from whet.core.format import plural
 from whet.core.load_point import loads_words
-from whet.core.records import Evidence, GateVerdict, QualityRecord, Verdict
+from whet.core.records.evidence import Evidence, Verdict
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import GateVerdict
 from whet.core.run import Run
 from whet.decision.eligible import quality_verdict
 from whet.quality import rejudge

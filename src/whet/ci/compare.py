@@ -27,14 +27,14 @@ def open_sides(candidate_dir: Path, against: Path, options: CiOptions) -> Sides:
     if variant not in baseline.engines:
         raise UsageError(
             f"the baseline {baseline.root} has not measured {variant!r}"
-            f"{did_you_mean(variant, baseline.engines)}; name a variant of it with --variant "
-            f"({', '.join(baseline.engines)})"
+            f"{did_you_mean(variant, baseline.engines)}",
+            fix=f"name a variant of it with --variant ({', '.join(baseline.engines)})",
         )
     if variant not in candidate.variants:
         raise UsageError(
             f"the candidate {candidate.root} has no variant {variant!r} "
-            f"(it has {', '.join(candidate.variants)}); add it to the candidate's spec, or "
-            "compare another one with --variant"
+            f"(it has {', '.join(candidate.variants)})",
+            fix="add it to the candidate's spec, or compare another one with --variant",
         )
     return Sides(
         baseline=baseline,
@@ -67,8 +67,8 @@ def _recommended(baseline: Run) -> str:
     chosen = baseline.decision.recommendation if baseline.decision else None
     if chosen is None:
         raise UsageError(
-            f"the baseline {baseline.root} recommends no variant; name the deployed one with "
-            f"--variant ({', '.join(baseline.engines)})"
+            f"the baseline {baseline.root} recommends no variant",
+            fix=f"name the deployed one with --variant ({', '.join(baseline.engines)})",
         )
     return chosen.variant
 

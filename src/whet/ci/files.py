@@ -11,7 +11,7 @@ from whet.ci.document import ci_document
 from whet.ci.options import CiOptions
 from whet.ci.result import ORDER, CiResult
 from whet.core.load_point import load_key
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 from whet.core.redact import clean
 from whet.core.run import Run
 from whet.core.store import write_atomic

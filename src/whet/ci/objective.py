@@ -10,7 +10,8 @@ from whet.ci.result import Check, Sides
 from whet.ci.speed import ONE_START
 from whet.core.format import number, percent
 from whet.core.load_point import LoadPoint, load_words
-from whet.core.records import CellSummary, Estimate, GateVerdict
+from whet.core.records.quality_checks import GateVerdict
+from whet.core.records.summary import CellSummary, Estimate
 from whet.decision.matrix import recommended_point
 from whet.metrics.metric import Metric
 from whet.report.text import shown

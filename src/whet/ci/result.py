@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Final, Literal
 
 from whet.core.load_point import LoadPoint, load_words
-from whet.core.records import Estimate, GateVerdict
+from whet.core.records.quality_checks import GateVerdict
+from whet.core.records.summary import Estimate
 from whet.core.run import Run
 
 Group = Literal["evidence", "quality", "objective", "speed", "counters"]

@@ -11,7 +11,8 @@ from whet.ci.figures import same_traffic, shared_table, start_table
 from whet.ci.result import Check, Sides
 from whet.core.format import number
 from whet.core.load_point import LoadPoint, load_words, loads_words
-from whet.core.records import Estimate, GateVerdict
+from whet.core.records.quality_checks import GateVerdict
+from whet.core.records.summary import Estimate
 from whet.metrics import metrics_in
 from whet.metrics.metric import CounterMetric, Metric
 from whet.metrics.pooled import Cell, StartTable

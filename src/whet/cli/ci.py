@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from whet.ci.options import CiOptions
 from whet.cli.options import OutputOptions, SpecFile, command_group, print_json, print_line
 from whet.core.errors import MeasurementError, NothingQualifiesError
-from whet.core.records import encode
+from whet.core.records.codec import encode
 
 if TYPE_CHECKING:
     from whet.ci.result import CiResult

@@ -38,7 +38,7 @@ class DemoOptions:
 def demo(*, options: DemoOptions = DemoOptions(), output: OutputOptions = OutputOptions()) -> None:
     """Run a full example on a tiny bundled model, no GPU (about 15 minutes on 2 cores)."""
     if options.replay and options.long:
-        raise UsageError("--replay shows one recorded run; leave out --long")
+        raise UsageError("--replay shows one recorded run", fix="leave out --long")
     default = "demo-h200" if options.replay else "demo-long" if options.long else "demo"
     name = require_name(options.name or default, "--name")
     if options.replay:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from whet.cli.options import OutputOptions, print_json
 from whet.core.format import plural
 from whet.core.load_point import load_words
-from whet.core.records import encode
+from whet.core.records.codec import encode
 from whet.core.redact import message_line
 from whet.core.run import Run
 from whet.flow.deploy.options import DeployOptions

@@ -24,7 +24,7 @@ def init(
 ) -> None:
     """Write whet.yaml: from your request log, or a commented one to fill in."""
     if path.exists() and not is_special(path):
-        raise UsageError(f"{path} exists; name another file or move it away")
+        raise UsageError(f"{path} exists", fix="name another file or move it away")
     if options.traffic is not None:
         from whet.flow.init.spec import first_spec
 
@@ -34,7 +34,7 @@ def init(
             print_line(line)
         return
     if options.device is not None:
-        raise UsageError("--device is for a spec from your log; give --traffic LOG too")
+        raise UsageError("--device is for a spec from your log", fix="give --traffic LOG too")
     text = _unfilled(options.draft)
     folder = path.parent / Path(options.model).expanduser()
     if folder.is_dir():

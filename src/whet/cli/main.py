@@ -91,7 +91,7 @@ def _usage_error(error: CycloptsError) -> UsageError:
 
 
 def main() -> None:
-    """Entry point: every ``WhetError`` becomes one line on stderr and its exit code."""
+    """Entry point: every ``WhetError`` becomes its cause and fix on stderr, and its exit code."""
     for stream in (sys.stdout, sys.stderr):  # a terminal without UTF-8 gets question marks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -112,6 +112,8 @@ def _exit_with_code(words: list[str]) -> None:
     except WhetError as error:
         lines = "\n".join(message_line(str(line)) for line in error.args)
         print(f"error: {lines}", file=sys.stderr)
+        if error.fix is not None:
+            print(f"fix: {message_line(error.fix)}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 
@@ -129,13 +131,14 @@ def _call(words: list[str]) -> None:
     except (OSError, RuntimeError) as error:
         if not _is_bad_path(error):
             raise
-        raise UsageError(f"{error}; name a path that can be read") from error
+        raise UsageError(f"{error}", fix="name a path that can be read") from error
     except ModuleNotFoundError as error:
         if error.name not in _WITH_THE_ENGINE:
             raise
         raise InfeasibleError(
-            f"{error.name} is not installed; install it with vLLM: pip install 'whet[gpu]', or "
-            "without: pip install compressed-tensors"
+            f"{error.name} is not installed",
+            fix="install it with vLLM: pip install 'whet[gpu]', or "
+            "without: pip install compressed-tensors",
         ) from error
 
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from whet.cli.options import OutputOptions, print_json, print_line
 from whet.core.errors import UsageError
 from whet.core.quote import shell_word
-from whet.core.records import encode
+from whet.core.records.codec import encode
 from whet.core.store import is_special, write_atomic
 from whet.flow.plan.options import PlanOptions
 
@@ -33,9 +33,11 @@ def plan(
     from whet.report.writers.console import print_sections
 
     if options.spec is not None and options.memory:
-        raise UsageError("--memory predicts no speed, so there is nothing for --spec; give one")
+        raise UsageError(
+            "--memory predicts no speed, so there is nothing for --spec", fix="give one"
+        )
     if options.spec is not None and options.spec.exists() and not is_special(options.spec):
-        raise UsageError(f"--spec {options.spec} exists; name another file or move it away")
+        raise UsageError(f"--spec {options.spec} exists", fix="name another file or move it away")
     with open_checkpoints() as checkpoints:
         folder = checkpoints.find(model)
         if options.memory:

@@ -32,6 +32,6 @@ def watch(
         print_json({"alarms": list(causes)})
     if causes:
         raise NothingQualifiesError(
-            f"{options.url} is not what was measured: {', '.join(causes)}; "
-            f"{options.state / 'journal.jsonl'} has the figures"
+            f"{options.url} is not what was measured: {', '.join(causes)}",
+            fix=f"{options.state / 'journal.jsonl'} has the figures",
         )

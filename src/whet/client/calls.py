@@ -70,8 +70,8 @@ class CompletionCall:
         given = [(name, form) for name, form in forms.items() if form is not None]
         if len(given) != 1:
             raise UsageError(
-                f"a call needs one prompt and has {len(given)}; "
-                "give prompt_token_ids, prompt or messages"
+                f"a call needs one prompt and has {len(given)}",
+                fix="give prompt_token_ids, prompt or messages",
             )
         name, form = given[0]
         body: dict[str, Any] = {} if model is None else {"model": model}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from time import monotonic_ns
 
 from whet.client.simple import get_text
-from whet.core.records import Counters
+from whet.core.records.load import Counters
 
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')

@@ -136,7 +136,8 @@ def _environment_key() -> str | None:
     if not key.isascii() or not key.isprintable() or " " in key:
         raise UsageError(
             f"{KEY_VARIABLE} has a character that a header cannot carry (a blank, a line break or "
-            "one that is not ASCII); copy the key again"
+            "one that is not ASCII)",
+            fix="copy the key again",
         )
     return key or None
 
@@ -145,5 +146,7 @@ def _environment_headers() -> dict[str, str]:
     headers = json.loads(os.environ.get(HEADERS_VARIABLE) or "{}")
     for name, value in headers.items():
         if not (name.isascii() and value.isascii() and f"{name}{value}".isprintable()):
-            raise UsageError(f"--header {name}: a header takes printable ASCII only; correct it")
+            raise UsageError(
+                f"--header {name}: a header takes printable ASCII only", fix="correct it"
+            )
     return dict(headers)

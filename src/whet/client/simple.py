@@ -88,8 +88,8 @@ def get(base_url: str, path: str, *, timeout_s: float = 30.0) -> Reply:
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise EngineLostError(
-            f"{endpoint.url} cannot be reached ({endpoint.why(error)}); check that the server is "
-            "running"
+            f"{endpoint.url} cannot be reached ({endpoint.why(error)})",
+            fix="check that the server is running",
         ) from error
     if reply.status != _HTTP_OK:
         raise HttpError(

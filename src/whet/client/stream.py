@@ -12,7 +12,7 @@ from whet.client.pool import ConnectionPool
 from whet.client.sse import StreamOutcome, read_stream
 from whet.client.usage import token_count, usage_doubt, usage_fault
 from whet.client.wire import Exchange
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 from whet.core.redact import redact
 
 _HTTP_OK = 200

@@ -1,4 +1,4 @@
-"""The error tree: each branch has one exit code; an error prints as one sentence.
+"""The error tree: each branch has one exit code; an error prints its cause and its fix.
 
     WhetError                 1   any error without a branch of its own
     ├── UsageError            2   a flag, the spec file or a data file cannot be used
@@ -13,21 +13,30 @@
     ├── NothingQualifiesError 9   the run is complete, no variant qualifies
     └── Interrupted         130   Ctrl-C, SIGTERM, SIGHUP, SIGQUIT; results so far stay stored
 
-A message is one or two sentences and ends with what to do. Adapters translate foreign
-errors into this tree and chain them with ``raise … from error``.
+An error has a cause and a fix, printed as two lines. Adapters translate foreign errors into this
+tree and chain them with ``raise … from error``.
 """
 
 from __future__ import annotations
 
 
 class WhetError(Exception):
-    """Anything that whet raises on purpose; each argument is a line of its message."""
+    """Anything that whet raises on purpose.
+
+    Each argument is a line of the cause. ``fix`` says what to do, None where the cause says it.
+    """
 
     exit_code = 1
 
+    def __init__(self, *lines: object, fix: str | None = None) -> None:
+        """Keep the lines of the cause and the fix."""
+        super().__init__(*lines)
+        self.fix = fix
+
     def __str__(self) -> str:
-        """Return the lines, as they were given."""
-        return "\n".join(map(str, self.args))
+        """Return cause and fix as one text, for reasons that are stored or warned of."""
+        cause = "\n".join(map(str, self.args))
+        return cause if self.fix is None else f"{cause}; {self.fix}"
 
 
 class UsageError(WhetError):

@@ -26,12 +26,13 @@ def find_program(name: str) -> Path:
         for program in (folder / name, folder.parent.parent / name):
             if os.access(program, os.X_OK):
                 return program
-        raise UsageError(f"{VARIABLE} names {named}, which has no {name}; correct it")
+        raise UsageError(f"{VARIABLE} names {named}, which has no {name}", fix="correct it")
     built = cache_folder() / "llama.cpp" / "bin" / name  # by scripts/build_llamacpp.py
     path = shutil.which(name) or (str(built) if os.access(built, os.X_OK) else None)
     if path is None:
         raise UsageError(
-            f"llama.cpp's {name} is not installed; put it on PATH, name its folder in {VARIABLE}, "
-            "or build it from a checkout of whet: python scripts/build_llamacpp.py"
+            f"llama.cpp's {name} is not installed",
+            fix=f"put it on PATH, name its folder in {VARIABLE}, "
+            "or build it from a checkout of whet: python scripts/build_llamacpp.py",
         )
     return Path(path)

@@ -26,20 +26,20 @@ LoadPoint = Annotated[
     PlainValidator(_load_point),
     PlainSerializer(lambda value: value, return_type=object),
 ]
-"""A whole number is the batch size of a closed loop, a ``Rate`` is an open loop's.
+"""A whole number is the concurrency of a closed loop, a ``Rate`` is an open loop's.
 
 JSON keeps them apart: ``2`` is two in flight, ``2.0`` two a second.
 """
 
 
 def load_words(point: int | Rate) -> str:
-    """``batch size 8``, or ``2 req/s``."""
-    return str(point) if isinstance(point, Rate) else f"batch size {point}"
+    """``concurrency 8``, or ``2 req/s``."""
+    return str(point) if isinstance(point, Rate) else f"concurrency {point}"
 
 
 def loads_words(points: Sequence[int | Rate]) -> str:
-    """``batch size 8, 16``, or ``2 req/s, 6 req/s``."""
-    first = "" if any(isinstance(point, Rate) for point in points) else "batch size "
+    """``concurrency 8, 16``, or ``2 req/s, 6 req/s``."""
+    first = "" if any(isinstance(point, Rate) for point in points) else "concurrency "
     return first + ", ".join(str(point) for point in points)
 
 

@@ -17,8 +17,9 @@ def require_name(name: str, what: str) -> str:
     """Return ``name`` if it is safe as a file name, else raise ``UsageError``."""
     if _SAFE.fullmatch(name) is None or ".." in name:
         raise UsageError(
-            f"{what} {name!r} cannot be used as a folder name; use letters, digits, '.', '_', '+' "
-            "or '-', at most 80, starting with a letter or digit"
+            f"{what} {name!r} cannot be used as a folder name",
+            fix="use letters, digits, '.', '_', '+' "
+            "or '-', at most 80, starting with a letter or digit",
         )
     return name
 
@@ -33,7 +34,7 @@ def inside(folder: Path, *parts: str) -> Path:
     path = folder.joinpath(*parts)
     # realpath lets a loop of links pass, which pathlib's resolve() ends with a RuntimeError.
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise UsageError(f"the path {'/'.join(parts)!r} leaves its folder; use a plain name")
+        raise UsageError(f"the path {'/'.join(parts)!r} leaves its folder", fix="use a plain name")
     return path
 
 

@@ -70,7 +70,9 @@ def shell_word(word: str) -> str:
     Raises ``UsageError`` for a NUL character, which no command can hold.
     """
     if "\0" in word:
-        raise UsageError(f"{word!r} has a NUL character, which no command can hold; remove it")
+        raise UsageError(
+            f"{word!r} has a NUL character, which no command can hold", fix="remove it"
+        )
     if _NOT_IN_A_WORD.search(word) is None:
         return shlex.quote(word)
     plain = word.replace("\\", "\\\\").replace("'", "\\'")

@@ -14,31 +14,26 @@ from whet.core.errors import StorageError
 from whet.core.format import plural
 from whet.core.load_point import LoadPoint, loads_words, workload_key
 from whet.core.provenance import Environment
-from whet.core.records import (
-    CellDecision,
-    CellSummary,
-    Decision,
-    DegenerateTraffic,
-    DifferenceSet,
+from whet.core.records.decision import CellDecision, Decision
+from whet.core.records.effects import LeverEffects
+from whet.core.records.engine import ResolvedEngine, StartFacts
+from whet.core.records.evidence import (
     EngineFacts,
     Evidence,
     LeverCost,
     LeverCosts,
-    LeverEffects,
-    ModelFacts,
-    PredictedVariant,
-    QualityRecord,
-    QuantizedCheckpoint,
-    RateSearch,
-    ResolvedEngine,
-    StartFacts,
     TrialNotices,
-    TrialRecord,
     Verdict,
     VerdictSet,
-    WorkloadFacts,
-    decode,
 )
+from whet.core.records.load import TrialRecord, WorkloadFacts
+from whet.core.records.model import ModelFacts
+from whet.core.records.predicted import PredictedVariant
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import DegenerateTraffic
+from whet.core.records.quant import QuantizedCheckpoint
+from whet.core.records.rate_search import RateSearch
+from whet.core.records.summary import CellSummary, DifferenceSet
 from whet.core.spec import Spec
 from whet.core.store import RunStore, read_record
 
@@ -103,7 +98,7 @@ class Run:
 
     @cached_property
     def workloads(self) -> Mapping[str, WorkloadFacts]:
-        """The traffic by batch size and trial."""
+        """The traffic by concurrency and trial."""
         return self.store.keyed("workloads", WorkloadFacts)
 
     def workloads_of(self, point: LoadPoint) -> tuple[WorkloadFacts, ...]:
@@ -196,7 +191,7 @@ class Run:
 
     @cached_property
     def differences(self) -> DifferenceSet | None:
-        """Each variant against the reference at each batch size: exploratory."""
+        """Each variant against the reference at each concurrency: exploratory."""
         return self.store.get("differences", "all", DifferenceSet)
 
     @cached_property
@@ -212,11 +207,10 @@ class Run:
 
     @cached_property
     def decision(self) -> Decision | None:
-        """The decision; None also where an earlier version of whet made it, by other rules."""
+        """The decision; None before it is made."""
         if self.store.status("decision", "decision") is None:
             return None
-        data = self._file("decision.json", dict)
-        return decode(Decision, data) if data and "reference" in data else None
+        return self._file("decision.json", Decision)
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
@@ -385,5 +379,6 @@ class Run:
 
     def _missing_file(self, name: str) -> NoReturn:
         raise StorageError(
-            f"{self.store.path(name)} is missing; the run stopped before it measured: --resume it"
+            f"{self.store.path(name)} is missing",
+            fix="the run stopped before it measured: --resume it",
         )

@@ -67,5 +67,6 @@ def require_space(out: Path, needed_bytes: int, what: str) -> None:
     if free < needed_bytes:
         raise StorageError(
             f"the disk that holds {out} has {human_bytes(free)} free, and {what} needs about "
-            f"{human_bytes(needed_bytes)}; free some space or choose another folder"
+            f"{human_bytes(needed_bytes)}",
+            fix="free some space or choose another folder",
         )

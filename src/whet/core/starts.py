@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Final
 
-from whet.core.records import Declared, EngineFacts, StartFacts
+from whet.core.records.engine import StartFacts
+from whet.core.records.evidence import Declared, EngineFacts
 from whet.core.store import RunStore
 
 _RECORDS: Final[tuple[tuple[str, type[StartFacts | EngineFacts | Declared]], ...]] = (
@@ -14,7 +15,7 @@ _RECORDS: Final[tuple[tuple[str, type[StartFacts | EngineFacts | Declared]], ...
     ("declared", Declared),
 )
 StartReport = tuple[EngineFacts, Declared | None]
-"""Facts from a start's log and from its endpoints; the latter are None in older runs."""
+"""Facts from a start's log and from its endpoints; None for a server without them."""
 
 
 def store_start(store: RunStore, name: str, start: StartFacts, report: StartReport) -> int:

@@ -39,8 +39,9 @@ def translate_disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in NO_SPACE:
             raise StorageError(
-                f"the disk that holds {path} is full; free some space and repeat the command "
-                "(a run: with --resume, which keeps everything finished before)"
+                f"the disk that holds {path} is full",
+                fix="free some space and repeat the command "
+                "(a run: with --resume, which keeps everything finished before)",
             ) from error
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -106,7 +107,7 @@ def _open_special(path: Path) -> BinaryIO:
                 raise
             if time.monotonic() > until:
                 raise StorageError(
-                    f"nothing reads the FIFO {path}; start its reader first"
+                    f"nothing reads the FIFO {path}", fix="start its reader first"
                 ) from error
         time.sleep(0.05)
     os.set_blocking(opened, True)
@@ -157,8 +158,8 @@ def read_record(path: Path, cls: type[T]) -> T:
         return decode(cls, read_json(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(
-            f"{path} is damaged: of another version, or not whole JSON; put it back from a copy, "
-            "or start a new run with --name"
+            f"{path} is damaged: of another version, or not whole JSON",
+            fix="put it back from a copy, or start a new run with --name",
         ) from error
 
 
@@ -173,7 +174,7 @@ def locked(folder: Path) -> Iterator[int]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise StorageError(
-                f"{folder} is in use by another whet; wait for it or end it"
+                f"{folder} is in use by another whet", fix="wait for it or end it"
             ) from error
         yield lock
     finally:
@@ -212,7 +213,8 @@ class RunStore:
         with locked(root) as lock:
             if os.path.lexists(root / "journal.jsonl") and not resume:
                 raise StorageError(
-                    f"{root} already holds a run; go on with --resume, or choose another --name"
+                    f"{root} already holds a run",
+                    fix="go on with --resume, or choose another --name",
                 )
             store._lock = lock
             store._journal = store._read_journal()
@@ -228,7 +230,7 @@ class RunStore:
         store = cls(root)
         if not os.path.lexists(root / "journal.jsonl"):
             raise StorageError(
-                f"{root} holds no run (no journal.jsonl); name a folder that whet run made"
+                f"{root} holds no run (no journal.jsonl)", fix="name a folder that whet run made"
             )
         store._journal = store._read_journal()
         store._require_whole_journal()
@@ -307,8 +309,8 @@ class RunStore:
             data = path.read_bytes()
         except OSError as error:
             raise StorageError(
-                f"cannot read {path} ({error}); put it back from a copy, or start a new run "
-                "with --name"
+                f"cannot read {path} ({error})",
+                fix="put it back from a copy, or start a new run with --name",
             ) from error
         for line in data.split(b"\n"):
             try:
@@ -328,8 +330,8 @@ class RunStore:
         lost = [key for key in stored if key not in self._journal]
         if lost and (not self._journal or (unnamed is not None and len(lost) > unnamed)):
             raise StorageError(
-                f"{self.root / 'journal.jsonl'} lacks {len(lost)} of {len(stored)} stored records; "
-                "put it back from a copy, or start a new run with --name"
+                f"{self.root / 'journal.jsonl'} lacks {len(lost)} of {len(stored)} stored records",
+                fix="put it back from a copy, or start a new run with --name",
             )
 
     def _require_in_place(self) -> None:
@@ -342,7 +344,8 @@ class RunStore:
         except OSError:
             pass  # no lock there: it is said below
         raise StorageError(
-            f"{self.root} was moved or removed during the run; put it back and repeat with --resume"
+            f"{self.root} was moved or removed during the run",
+            fix="put it back and repeat with --resume",
         )
 
     @staticmethod

@@ -19,11 +19,11 @@ def pick_device(wanted: str | None) -> torch.device:
     try:
         device = torch.device(wanted or ("cuda" if gpus else "cpu"))
     except RuntimeError as error:
-        raise UsageError(f"unknown device {wanted!r}; use cpu or cuda") from error
+        raise UsageError(f"unknown device {wanted!r}", fix="use cpu or cuda") from error
     if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not gpus):
-        raise UsageError(f"the device {wanted!r} is not available here; use cpu")
+        raise UsageError(f"the device {wanted!r} is not available here", fix="use cpu")
     if device.type == "cuda" and (device.index or 0) >= gpus:
-        raise UsageError(f"{wanted} does not exist ({gpus} GPUs here); use cuda")
+        raise UsageError(f"{wanted} does not exist ({gpus} GPUs here)", fix="use cuda")
     return device
 
 

@@ -1,4 +1,4 @@
-"""The batch size at which speculation stops paying.
+"""The concurrency at which speculation stops paying.
 
 Drafting spends compute that idle hardware has to spare. As the batch grows there is less to
 spare, and at some size the same variant without speculation is as fast or faster.
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import BreakEven, Estimate
+from whet.core.records.decision import BreakEven
+from whet.core.records.summary import Estimate
 from whet.decision.words import times
 from whet.metrics.pooled import Cell, StartTable
 
 Changes = Mapping[LoadPoint, Estimate]
-"""Throughput with speculation over without, by batch size, smallest first."""
+"""Throughput with speculation over without, by concurrency, smallest first."""
 
 
 def find_break_even(
@@ -23,7 +24,7 @@ def find_break_even(
     throughput: StartTable,
     tier: str,
 ) -> tuple[BreakEven, ...]:
-    """Return one record per pair, over the batch sizes at which both cells are ``counted``."""
+    """Return one record per pair, over the concurrencies at which both cells are ``counted``."""
     measured = {variant for variant, _ in counted}
     result = []
     for candidate, reference in speculation_pairs.items():
@@ -57,7 +58,7 @@ def _gains(change: Estimate) -> bool:
 def _words(changes: Changes, judged: Changes) -> str:
     if not changes:
         return (
-            "no batch size was measured, with evidence, for both; "
+            "no concurrency was measured, with evidence, for both; "
             "the size at which speculation stops paying is unknown"
         )
     best, change = max((judged or changes).items(), key=lambda item: item[1].value)
@@ -67,17 +68,17 @@ def _words(changes: Changes, judged: Changes) -> str:
     paying = [size for size in judged if _gains(judged[size])]
     if not paying:
         sizes = ", ".join(map(str, judged))
-        return f"no sure gain at any measured batch size ({sizes}); {at_best}"
+        return f"no sure gain at any measured concurrency ({sizes}); {at_best}"
     last = paying[-1]
     after = [size for size in judged if size > last]
     blips = [str(size) for size in judged if size < last and size not in paying]
     but = f"; no sure gain at {', '.join(blips)}, below that" if blips else ""
     if not after:
         return (
-            f"speculation pays at the largest measured batch size, {last} "
+            f"speculation pays at the largest measured concurrency, {last} "
             f"({times(judged[last])} the throughput){but}; it stops paying at a larger size"
         )
     return (
-        f"speculation pays up to batch size {last} ({times(judged[last])} the throughput) "
+        f"speculation pays up to concurrency {last} ({times(judged[last])} the throughput) "
         f"and stops paying at {after[0]} ({times(judged[after[0]])}){but}"
     )

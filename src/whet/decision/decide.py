@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from whet.core.records import BreakEven, Decision, Difference, Excluded, MatrixEntry
+from whet.core.records.decision import BreakEven, Decision, Excluded, MatrixEntry
+from whet.core.records.summary import Difference
 from whet.decision.break_even import find_break_even
 from whet.decision.eligible import EligibleCell, split_eligible
 from whet.decision.inputs import DecisionInputs

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from whet.core.flags import drop_kv_sizing
 from whet.core.load_point import LoadPoint
-from whet.core.records import Difference, Estimate, LeverEffect, LeverEffects
+from whet.core.records.effects import LeverEffect, LeverEffects
+from whet.core.records.summary import Difference, Estimate
 from whet.metrics import METRICS
 from whet.metrics.pooled import Cell, StartTable
 
@@ -21,7 +22,7 @@ def lever_effects(
     baseline: str,
     counted: Collection[Cell],
 ) -> LeverEffects:
-    """Every effect at every batch size, on the metric of each table.
+    """Every effect at every concurrency, on the metric of each table.
 
     ``diffs`` maps each variant, ``baseline`` included, to the labels by which it differs from
     ``baseline``; ``counted`` are the cells that may be compared.

@@ -7,18 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whet.core.load_point import Rate
-from whet.core.records import (
-    CellSummary,
-    DegenerateTraffic,
-    Estimate,
-    Excluded,
-    ExclusionKind,
-    Fleet,
-    GateVerdict,
-    QualityRecord,
-    Verdict,
-)
-from whet.core.records.evidence import SUFFICIENT
+from whet.core.records.decision import Excluded, ExclusionKind, Fleet
+from whet.core.records.evidence import SUFFICIENT, Verdict
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import DegenerateTraffic, GateVerdict
+from whet.core.records.summary import CellSummary, Estimate
 from whet.decision.inputs import TierInputs
 from whet.decision.limits import Unfit, limits_of, unfit
 from whet.metrics.pooled import Cell
@@ -51,7 +44,7 @@ class EligibleCell:
 
     @property
     def place(self) -> Cell:
-        """The variant and the batch size."""
+        """The variant and the concurrency."""
         return self.cell.variant, self.cell.batch_size
 
     @property
@@ -144,7 +137,7 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
     """Return which claim of the cell lacks evidence, in words, or None if all are proved.
 
     A claim judged once per server holds for all its cells. A claim judged per cell needs a verdict
-    at this batch size: a verdict at another one proves nothing here.
+    at this concurrency: a verdict at another one proves nothing here.
     """
     own = [verdict for verdict in verdicts if verdict.variant == cell.variant]
     if not own:
@@ -153,7 +146,7 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
         here = verdict.batch_size in (None, cell.batch_size)
         if here and verdict.outcome not in SUFFICIENT:
             return f"{verdict.claim.statement}: {verdict.outcome} ({verdict.observed})"
-    # By kind: the statement of a claim may differ between batch sizes.
+    # By kind: the statement of a claim may differ between concurrencies.
     judged = {verdict.claim.kind for verdict in own if verdict.batch_size == cell.batch_size}
     for verdict in own:
         if verdict.claim.per_cell and verdict.claim.kind not in judged:

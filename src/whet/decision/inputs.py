@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from whet.core.records import CellSummary, DegenerateTraffic, QualityRecord, Verdict
+from whet.core.records.evidence import Verdict
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import DegenerateTraffic
+from whet.core.records.summary import CellSummary
 from whet.core.spec import ObjectiveSpec
 from whet.metrics.pooled import Cell, StartTable
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.records import (
-    CellSummary,
-    DegenerateTraffic,
-    ExclusionKind,
-    LosslessCheck,
-    QualityRecord,
-)
+from whet.core.records.decision import ExclusionKind
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import DegenerateTraffic, LosslessCheck
+from whet.core.records.summary import CellSummary
 from whet.decision.inputs import TierInputs
 
 GREEDY_ONLY: Final = "greedy requests only"

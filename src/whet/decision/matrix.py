@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whet.core.format import plural
-from whet.core.records import CellSummary, Estimate, MatrixEntry, Result
+from whet.core.records.decision import MatrixEntry, Result
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.spec import ObjectiveSpec
 from whet.decision import words
 from whet.decision.eligible import EligibleCell, quality_verdict, quality_words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from whet.core.records import Difference, Estimate
+from whet.core.records.summary import Difference, Estimate
 
 
 def saving(throughput: Difference) -> Estimate:

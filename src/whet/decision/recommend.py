@@ -8,7 +8,9 @@ from typing import Final
 
 from whet.core.format import percent
 from whet.core.load_point import load_words
-from whet.core.records import Difference, Estimate, QualityRecord, Recommendation
+from whet.core.records.decision import Recommendation
+from whet.core.records.quality import QualityRecord
+from whet.core.records.summary import Difference, Estimate
 from whet.decision import words
 from whet.decision.eligible import EligibleCell
 from whet.decision.inputs import DecisionInputs, TierInputs

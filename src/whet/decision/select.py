@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from whet.core.records import Difference
+from whet.core.records.summary import Difference
 from whet.decision.eligible import EligibleCell, split_eligible
 from whet.decision.inputs import DecisionInputs, TierInputs
 from whet.decision.matrix import SloPoint, best_per_variant, qualifying, recommended_point, unmet

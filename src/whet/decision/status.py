@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from whet.core.records import CellDecision, Excluded, Recommendation
+from whet.core.records.decision import CellDecision, Excluded, Recommendation
 from whet.decision.eligible import EligibleCell
 from whet.decision.inputs import DecisionInputs
 from whet.decision.matrix import recommended_point, result_at, unmet

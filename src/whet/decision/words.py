@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from whet.core.format import plural, significant
 from whet.core.load_point import load_words
-from whet.core.records import CellSummary, Estimate, Fleet
+from whet.core.records.decision import Fleet
+from whet.core.records.summary import CellSummary, Estimate
 
 if TYPE_CHECKING:
     from whet.decision.eligible import EligibleCell
@@ -58,7 +59,7 @@ def times(change: Estimate) -> str:
 
 
 def cell_label(cell: CellSummary) -> str:
-    """``awq at batch size 8``."""
+    """``awq at concurrency 8``."""
     return f"{cell.variant} at {load_words(cell.batch_size)}"
 
 

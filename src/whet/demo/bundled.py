@@ -39,7 +39,8 @@ def pair_paths() -> tuple[Path, Path]:
                 write_atomic(pair / name, data)
             except StorageError as error:
                 raise StorageError(
-                    f"cannot unpack the demo pair: {error}; XDG_CACHE_HOME names another folder"
+                    f"cannot unpack the demo pair: {error}",
+                    fix="XDG_CACHE_HOME names another folder",
                 ) from error
     return pair / "target", pair / "draft"
 
@@ -60,5 +61,5 @@ def _unpack(path: Path, digest: str) -> bytes:
     except (OSError, EOFError, lzma.LZMAError):
         data = b""
     if hashlib.sha256(data).hexdigest() != digest:
-        raise StorageError(f"{path} of the installed package is damaged; install whet again")
+        raise StorageError(f"{path} of the installed package is damaged", fix="install whet again")
     return data

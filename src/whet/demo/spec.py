@@ -36,14 +36,14 @@ recipes:
 variants:           # each has one lever more than the one before
   fp16: {{}}
   fp16+cache: {{prefix_cache: true}}   # vLLM's default, which savings are counted against
-  spec+cache: {{prefix_cache: true, speculation: {{}}}}
-  awq+spec+cache: {{weights: awq, prefix_cache: true, speculation: {{}}}}
+  draft+cache: {{prefix_cache: true, speculation: {{}}}}
+  awq+draft+cache: {{weights: awq, prefix_cache: true, speculation: {{}}}}
 traffic: {{log: {log}, keep_prompts: true}}   # requests of a support desk
 load:
-  batch_sizes: {batch_sizes}
+  concurrency: {concurrency}
   trials: 2         # starts of each server: the fewest that give an interval
   together:         # they start at once, because imports dominate; one is measured at a time
-    - [fp16+cache, spec+cache, awq+spec+cache]
+    - [fp16+cache, draft+cache, awq+draft+cache]
   min_requests: {least}
   requests_per_slot: {per_slot}
   warmup_requests: {warmup}
@@ -74,7 +74,7 @@ def write_spec(path: Path) -> Path:
         about="The demo run: the bundled pair, real vLLM on the CPU. Written by whet demo.",
         name="demo",
         samples=200,
-        batch_sizes=[1, 8],
+        concurrency=[1, 8],
         least=12,
         per_slot=12,
         warmup=12,
@@ -96,7 +96,7 @@ def write_long_spec(path: Path, testbed: Path) -> Path:
         about="The long demo: the pair at 0.3B parameters. Written by whet demo --long.",
         name="demo-long",
         samples=64,
-        batch_sizes=[1, 4, 16],
+        concurrency=[1, 4, 16],
         least=16,
         per_slot=6,
         warmup=6,

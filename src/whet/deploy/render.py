@@ -59,8 +59,9 @@ def render(target: Target, plan: Deployment, site: Site) -> dict[str, str]:
     """
     if target == "kserve" and _KSERVE_NAME.fullmatch(plan.served_model_name) is None:
         raise UsageError(
-            f"KServe cannot serve a model named {plan.served_model_name!r}; rename its folder to "
-            "letters, digits, '.', '_', '-' and measure again, or choose --target k8s"
+            f"KServe cannot serve a model named {plan.served_model_name!r}",
+            fix="rename its folder to "
+            "letters, digits, '.', '_', '-' and measure again, or choose --target k8s",
         )
     folder = resources.files("whet.deploy").joinpath("templates", target)
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(_TEMPLATE))

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from whet.core.counters import CACHE_CONFIG
 from whet.core.protocols import Dialect, Engine
-from whet.core.records import Declared, EngineFacts, ResolvedEngine, Scalar, Variant
+from whet.core.records.engine import ResolvedEngine, Scalar, Variant
+from whet.core.records.evidence import Declared, EngineFacts
 from whet.engines.deployment import DeploymentPlanner
 from whet.engines.failures import Failures
 from whet.engines.installed import Installed

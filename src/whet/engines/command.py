@@ -12,7 +12,7 @@ from typing import Final
 
 from whet.core.hub import snapshot_of
 from whet.core.quote import shell_word, shell_words
-from whet.core.records import Variant
+from whet.core.records.engine import Variant
 from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine, Observer, Server
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.engines.starved import LOOK_S, StartWatch
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whet.core.protocols import Observer, Silent
-from whet.core.records import Decision, QuantizedCheckpoint
+from whet.core.records.decision import Decision
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.run import Run
 from whet.flow.bench.options import BenchOptions
 from whet.flow.quantize.options import QuantizeOptions

@@ -64,9 +64,11 @@ def calibrate(paths: Sequence[Path], out: Path, observer: Observer) -> Calibrate
     if other := next(
         (run for run in runs if run.require_environment().device.name != device.name), None
     ):
-        raise UsageError(f"{other.name} is of another machine; fit the runs of one machine")
+        raise UsageError(f"{other.name} is of another machine", fix="fit the runs of one machine")
     if not observations:
-        raise MeasurementError("no cell of these runs has figures to fit to; measure one again")
+        raise MeasurementError(
+            "no cell of these runs has figures to fit to", fix="measure one again"
+        )
     sheet = sheet_of(device)
     observer.stage("fit", f"{len(observations)} cells")
     done = Calibrated(

@@ -25,21 +25,23 @@ def model_entry(url: str, model: str | None, flag: str = "--model") -> dict[str,
     except HttpError as error:
         if error.status == _UNAUTHORIZED:
             raise UsageError(
-                f"{url} refuses the key (401); put the right one into OPENAI_API_KEY"
+                f"{url} refuses the key (401)", fix="put the right one into OPENAI_API_KEY"
             ) from error
         raise
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MeasurementError(
-            f"{page} is not a list of models; check that the server is OpenAI-compatible"
+            f"{page} is not a list of models", fix="check that the server is OpenAI-compatible"
         ) from error
     names = ", ".join(str(item["id"]) for item in entries[:_LISTED])
     if not entries:
-        raise UsageError(f"{page} lists no model; load a model into the server first")
+        raise UsageError(f"{page} lists no model", fix="load a model into the server first")
     if model is None and len(entries) == 1:
         return entries[0]
     if model is None:
-        raise UsageError(f"the server has {len(entries)} models; choose one with {flag}: {names}")
+        raise UsageError(
+            f"the server has {len(entries)} models", fix=f"choose one with {flag}: {names}"
+        )
     for item in entries:
         if item["id"] == model:
             return item
-    raise UsageError(f"the server has no model {model!r}; {flag} takes one of {names}")
+    raise UsageError(f"the server has no model {model!r}", fix=f"{flag} takes one of {names}")

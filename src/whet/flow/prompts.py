@@ -17,12 +17,8 @@ from whet.core.counters import PREFIX_HITS, PREFIX_QUERIES
 from whet.core.errors import EngineStartError, MeasurementError
 from whet.core.protocols import Observer, Server
 from whet.core.provenance import find_device
-from whet.core.records import (
-    HitTokens,
-    PlannedRequest,
-    ReplayResult,
-    TrialRecord,
-)
+from whet.core.records.hits import HitTokens, ReplayResult
+from whet.core.records.load import PlannedRequest, TrialRecord
 from whet.core.spec import EngineSpec
 from whet.core.units import human_duration, ns_to_s
 from whet.engines import get_profile
@@ -86,13 +82,14 @@ def judge_replay(what: str, predicted: HitTokens, trial: TrialRecord) -> ReplayR
     if failed:
         raise MeasurementError(
             f"{len(failed)} of {len(trial.requests)} requests of the replay failed "
-            f"({failed[0].error}: {failed[0].detail}); see the server's log"
+            f"({failed[0].error}: {failed[0].detail})",
+            fix="see the server's log",
         )
     hits, queries = (counter_change(name, [trial]) for name in (PREFIX_HITS, PREFIX_QUERIES))
     if hits.delta is None or queries.delta is None:
         raise MeasurementError(
-            f"the server has no prefix hit counters that whet knows ({hits.source}); "
-            "whet doctor lists the versions that do"
+            f"the server has no prefix hit counters that whet knows ({hits.source})",
+            fix="whet doctor lists the versions that do",
         )
     measured = HitTokens(prompt_tokens=round(queries.delta), hit_tokens=round(hits.delta))
     waits = [ns_to_s(e.chunk_ns[0] - e.sent_ns) for e in trial.requests if e.chunk_ns]

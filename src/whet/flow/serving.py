@@ -7,7 +7,7 @@ from pathlib import Path
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine
 from whet.core.provenance import find_device
-from whet.core.records import ResolvedEngine, Variant
+from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, EngineSpec
 from whet.engines import get_engine, get_profile

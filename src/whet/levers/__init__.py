@@ -9,17 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import (
-    Claim,
-    Declared,
-    EngineFacts,
-    ResolvedEngine,
-    Scalar,
-    TrialRecord,
-    Variant,
-    Verdict,
-    WorkloadFacts,
-)
+from whet.core.records.engine import ResolvedEngine, Scalar, Variant
+from whet.core.records.evidence import Claim, Declared, EngineFacts, Verdict
+from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.core.spec.variants import register_lever_keys
 from whet.engines import get_profile
 from whet.levers.async_scheduling import AsyncScheduling
@@ -139,9 +131,9 @@ def judge_cell(
     trials: Sequence[TrialRecord],
     workload: WorkloadFacts | Sequence[WorkloadFacts],
 ) -> tuple[Verdict, ...]:
-    """A verdict per ``per_cell`` claim over the complete trials of one batch size.
+    """A verdict per ``per_cell`` claim over the complete trials of one concurrency.
 
-    ``trials`` are of one variant and one batch size; ``workload`` is their traffic, one for all or
+    ``trials`` are of one variant and one concurrency; ``workload`` is their traffic, one for all or
     one per trial (matched by hash). A counter that is missing or went backwards leaves the claim
     unproved: missing is never 0.
     """

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from whet.core.flags import plain_args
-from whet.core.records import Claim, EngineFacts, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import Claim, EngineFacts
 from whet.engines import get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 

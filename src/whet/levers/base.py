@@ -7,17 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from whet.core.flags import plain_args
-from whet.core.records import (
-    Claim,
-    Declared,
-    EngineFacts,
-    Evidence,
-    ResolvedEngine,
-    Scalar,
-    TrialRecord,
-    Variant,
-    WorkloadFacts,
-)
+from whet.core.records.engine import ResolvedEngine, Scalar, Variant
+from whet.core.records.evidence import Claim, Declared, EngineFacts, Evidence
+from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.engines import EngineProfile, get_profile
 
 Outcome = tuple[Evidence, str, tuple[str, ...]]
@@ -55,7 +47,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """The complete trials of one variant at one batch size, and the traffic of each."""
+    """The complete trials of one variant at one concurrency, and the traffic of each."""
 
     resolved: ResolvedEngine
     trials: Sequence[TrialRecord]
@@ -119,5 +111,5 @@ def claim_per_start(kind: str, statement: str, expected: str) -> Claim:
 
 
 def claim_per_cell(kind: str, statement: str, expected: str) -> Claim:
-    """A claim that counters settle at every batch size."""
+    """A claim that counters settle at every concurrency."""
     return Claim(kind=kind, statement=statement, expected=expected, per_cell=True)

@@ -7,7 +7,9 @@ from itertools import pairwise
 from typing import Any, Final, Literal
 
 from whet.core.flags import plain_args
-from whet.core.records import Claim, ResolvedEngine, Scalar, TrialRecord, Variant
+from whet.core.records.engine import ResolvedEngine, Scalar, Variant
+from whet.core.records.evidence import Claim
+from whet.core.records.load import TrialRecord
 from whet.levers.base import Cell, Lever, Outcome, claim_per_cell
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.counters import GENERATED, PROCESS_START
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.levers.base import Cell, Outcome
 
 _OWN_SHARE: Final = 0.75

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whet.core.records import Variant
+from whet.core.records.engine import Variant
 from whet.levers.base import Lever
 
 

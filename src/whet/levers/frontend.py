@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from whet.core.flags import RUST_FRONTEND_ENV, rust_frontend
-from whet.core.records import Claim, ResolvedEngine, Variant
+from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.records.evidence import Claim
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
 from whet.core.flags import parse_json, plain_args
-from whet.core.records import UNQUANTIZED, Claim, EngineFacts, ResolvedEngine, Scalar, Variant
+from whet.core.records.engine import UNQUANTIZED, ResolvedEngine, Scalar, Variant
+from whet.core.records.evidence import Claim, EngineFacts
 from whet.engines import EngineProfile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from whet.core.flags import plain_args
-from whet.core.records import Claim, EngineFacts, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import Claim, EngineFacts
 from whet.core.units import GIB
 from whet.engines import get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start

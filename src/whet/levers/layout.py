@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.records import Claim, Layout, ResolvedEngine, Variant
+from whet.core.records.engine import Layout, ResolvedEngine, Variant
+from whet.core.records.evidence import Claim
 from whet.levers.base import Cell, Lever, Outcome, claim_per_cell
 from whet.levers.counters import counter_change, idle, unread
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from whet.core.adapters import adapter_order, adapters_words
 from whet.core.counters import LORA_RUNNING
-from whet.core.records import Claim, ResolvedEngine, Variant
+from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.records.evidence import Claim
 from whet.levers.base import Cell, Lever, Outcome, Start, claim_per_cell, claim_per_start
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whet.core.flags import plain_args
-from whet.core.records import Claim, ResolvedEngine, Scalar, Variant
+from whet.core.records.engine import ResolvedEngine, Scalar, Variant
+from whet.core.records.evidence import Claim
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 from whet.levers.settings import PARALLEL, same_value
 

@@ -7,14 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from whet.core.counters import GENERATED, PREFIX_HITS, PREFIX_QUERIES
-from whet.core.records import (
-    Claim,
-    RequestEvent,
-    ResolvedEngine,
-    TrialRecord,
-    Variant,
-    WorkloadFacts,
-)
+from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.records.evidence import Claim
+from whet.core.records.load import RequestEvent, TrialRecord, WorkloadFacts
 from whet.engines import get_profile
 from whet.levers.base import Cell, Lever, Outcome, Start, claim_per_cell
 from whet.levers.counters import counter_change, idle, unread
@@ -88,7 +83,7 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
 
     A trial whose warm-up could not touch every shared prefix may lose more: requests in flight
     together cannot hit what none of them has finished to fill in, so of its n requests up to
-    max(batch size, shared prefixes) may lose their hits: expected × that ÷ n. A log's trial may
+    max(concurrency, shared prefixes) may lose their hits: expected × that ÷ n. A log's trial may
     lose down to its least rate, and gain up to its most. A cache that matches token by token may
     hit up to one block more of every request. Each LoRA adapter has blocks of its own, and a
     warm-up that touches every prefix once leaves those of the other adapters cold.

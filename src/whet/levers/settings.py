@@ -15,7 +15,8 @@ from whet.core.flags import (
     settings_of,
     split_flag,
 )
-from whet.core.records import Claim, ResolvedEngine, Scalar, Variant
+from whet.core.records.engine import ResolvedEngine, Scalar, Variant
+from whet.core.records.evidence import Claim
 from whet.core.units import GIB
 from whet.engines import get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import CellSummary, EngineFacts, LeverCost, TrialNotices
+from whet.core.records.evidence import EngineFacts, LeverCost, TrialNotices
+from whet.core.records.summary import CellSummary
 from whet.levers import start_side_effects
 
 HIT_POINTS: Final = 0.01
@@ -80,7 +81,7 @@ def _gist(line: str) -> str:
 
 
 def _of_trials(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, LoadPoint]]:
-    """Notices that came while the clock ran, once a batch size."""
+    """Notices that came while the clock ran, once a concurrency."""
     known = {_gist(line) for trial in theirs.trials for line in trial.notices}
     reported = set[tuple[LoadPoint, str]]()
     for trial in mine.trials:

@@ -9,7 +9,8 @@ from typing import Final
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED
 from whet.core.flags import format_value
 from whet.core.hub import snapshot_of
-from whet.core.records import Claim, Evidence, ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.records.evidence import Claim, Evidence
 from whet.levers.base import Cell, Lever, Outcome, claim_per_cell
 from whet.levers.counters import counter_change, idle, unread
 

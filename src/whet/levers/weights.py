@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from whet.core.flags import plain_args
-from whet.core.records import UNQUANTIZED, Claim, EngineFacts, ResolvedEngine, Variant
+from whet.core.records.engine import UNQUANTIZED, ResolvedEngine, Variant
+from whet.core.records.evidence import Claim, EngineFacts
 from whet.engines import EngineProfile, SchemeKernels, get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 from whet.levers.kernels import requested_kernels

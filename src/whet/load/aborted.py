@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from whet.core.errors import EngineLostError, Interrupted
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 
 
 class TrialLost(EngineLostError):

@@ -64,7 +64,9 @@ class Arrivals:
     def __post_init__(self) -> None:
         """Raise ``UsageError`` for an unknown kind or numbers that do not fit it."""
         if self.kind not in _NEEDS:
-            raise UsageError(f"unknown arrivals {self.kind!r}; choose one of {', '.join(KINDS)}")
+            raise UsageError(
+                f"unknown arrivals {self.kind!r}", fix=f"choose one of {', '.join(KINDS)}"
+            )
         for name in _NUMBERS:
             self._check(name, getattr(self, name))
 
@@ -84,16 +86,18 @@ class Arrivals:
         needed = name in _NEEDS[self.kind]
         if value is None:
             if needed:
-                raise UsageError(f"arrivals of kind {self.kind!r} need {name}; give it a number")
+                raise UsageError(
+                    f"arrivals of kind {self.kind!r} need {name}", fix="give it a number"
+                )
             return
         if not needed:
-            raise UsageError(f"arrivals of kind {self.kind!r} take no {name}; leave it out")
+            raise UsageError(f"arrivals of kind {self.kind!r} take no {name}", fix="leave it out")
         from_zero = name == "rate_rps" and self.kind.startswith("ramp")
         if math.isfinite(value) and (value > 0 or (from_zero and value == 0)):
             return
         bound = "of 0 or more" if from_zero else "above 0"
         hint = "; for all requests at once use the kind 'at_once'" if value == math.inf else ""
-        raise UsageError(f"{name} is {value}; give a finite number {bound}{hint}")
+        raise UsageError(f"{name} is {value}", fix=f"give a finite number {bound}{hint}")
 
 
 def arrival_offsets_ns(
@@ -108,9 +112,9 @@ def arrival_offsets_ns(
     Raises ``UsageError`` for counts and times that make no schedule.
     """
     if requests < 1:
-        raise UsageError(f"{requests} requests make no load; send at least 1")
+        raise UsageError(f"{requests} requests make no load", fix="send at least 1")
     if seed < 0:
-        raise UsageError(f"the seed is {seed}; give a whole number of 0 or more")
+        raise UsageError(f"the seed is {seed}", fix="give a whole number of 0 or more")
     if arrivals.kind == "trace":
         return _replay(_number(arrivals.speed), times_ns, requests)
     if arrivals.kind == "at_once":
@@ -119,8 +123,8 @@ def arrival_offsets_ns(
         seconds = _invert(arrivals, _unit_times(arrivals, requests, seed))
     if not seconds[-1] < _LONGEST_S:
         raise UsageError(
-            f"{requests} requests at this rate take more than ten years; "
-            "raise the rate (it is in requests a second) or send fewer"
+            f"{requests} requests at this rate take more than ten years",
+            fix="raise the rate (it is in requests a second) or send fewer",
         )
     return tuple(np.rint(seconds * NS_PER_S).astype(np.int64).tolist())
 
@@ -141,7 +145,9 @@ def logged_offsets_ns(
     lasting = times[steps:] - times[: len(times) - steps]
     busy = np.flatnonzero((lasting > 0) & (lasting <= np.median(lasting)))
     if not len(busy):
-        raise UsageError("the log's times are all the same; take them out, or set load.burstiness")
+        raise UsageError(
+            "the log's times are all the same", fix="take them out, or set load.burstiness"
+        )
     start = int(np.random.default_rng(seed).choice(busy))
     stretch = (times[start : start + requests] - times[start]).astype(np.float64)
     scaled = stretch * (steps / rate_rps * NS_PER_S / stretch[-1])
@@ -155,10 +161,10 @@ def requests_within(arrivals: Arrivals, *, duration_s: float) -> int:
     rate: a trace is cut to a duration by ``cut_trace``.
     """
     if not (math.isfinite(duration_s) and duration_s > 0):
-        raise UsageError(f"the duration is {duration_s} s; give a finite number above 0")
+        raise UsageError(f"the duration is {duration_s} s", fix="give a finite number above 0")
     if arrivals.rate_rps is None:
         raise UsageError(
-            f"arrivals of kind {arrivals.kind!r} have no rate; say how many requests to send"
+            f"arrivals of kind {arrivals.kind!r} have no rate", fix="say how many requests to send"
         )
     return math.floor(_cumulative(arrivals, duration_s)) + 1
 
@@ -216,16 +222,17 @@ def _invert(arrivals: Arrivals, unit: _Floats) -> _Floats:
 def _replay(speed: float, times_ns: Sequence[int], requests: int) -> tuple[int, ...]:
     if len(times_ns) < requests:
         raise UsageError(
-            f"the trace has {len(times_ns)} times and {requests} requests are asked for; "
-            "send fewer, or give a longer trace"
+            f"the trace has {len(times_ns)} times and {requests} requests are asked for",
+            fix="send fewer, or give a longer trace",
         )
     taken = times_ns[:requests]
     for number, (before, after) in enumerate(pairwise(taken), start=2):
         if after < before:
             raise UsageError(
                 f"time goes backwards at request {number} of the trace ({after} ns after "
-                f"{before} ns); sort the trace by time"
+                f"{before} ns)",
+                fix="sort the trace by time",
             )
     if (taken[-1] - taken[0]) / speed >= _LONGEST_S * NS_PER_S:
-        raise UsageError("the trace takes more than ten years at this speed; raise the speed")
+        raise UsageError("the trace takes more than ten years at this speed", fix="raise the speed")
     return tuple(round((at - taken[0]) / speed) for at in taken)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
 from whet.client import CompletionCall, Exchange, StreamClient
-from whet.core.records import PlannedRequest
+from whet.core.records.load import PlannedRequest
 from whet.load.open import abort_open, check_alive, run_slots
 from whet.load.plan import to_call
 from whet.load.turns import LocalTurns, Turns

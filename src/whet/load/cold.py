@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from whet.core.records import PlannedRequest
+from whet.core.records.load import PlannedRequest
 from whet.load.plan import Workload, describe_requests
 from whet.load.sharing import TokenIds
 from whet.load.synthetic import cold_hit_rate, shared_with_neighbours

@@ -57,17 +57,17 @@ class ConversationShape:
             raise UsageError("there must be at least 1 conversation")
         for name in ("turns", "first_tokens", "added_tokens", "output_tokens"):
             if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}; give 1 or more")
+                raise UsageError(f"{name} is {getattr(self, name)}", fix="give 1 or more")
         if self.system == "":
-            raise UsageError("the system prompt is empty; leave system out for none")
+            raise UsageError("the system prompt is empty", fix="leave system out for none")
         if self.seed < 0:
-            raise UsageError(f"a seed of {self.seed} cannot be used; give 0 or more")
+            raise UsageError(f"a seed of {self.seed} cannot be used", fix="give 0 or more")
 
 
 def plan_conversations(
     shape: ConversationShape, tokenizer: TextTokenizer, *, batch_size: int, trial: int
 ) -> tuple[PlannedConversation, ...]:
-    """All conversations, fresh for every (batch size, trial); turns are numbered through.
+    """All conversations, fresh for every (concurrency, trial); turns are numbered through.
 
     Raises ``UsageError`` where the tokenizer has no chat template, or a first prompt is shorter
     than what the template puts around it.
@@ -75,7 +75,9 @@ def plan_conversations(
     rng = seeded(f"conversations/{shape.seed}/{batch_size}/{trial}")
     heads = rng.permutation(tokenizer.heads).tolist()
     if not heads:
-        raise UsageError("the tokenizer has no words of letters to write with; use another one")
+        raise UsageError(
+            "the tokenizer has no words of letters to write with", fix="use another one"
+        )
     frame_tokens = _turn_frame_tokens(tokenizer)
     planned: list[PlannedConversation] = []
     for number in range(shape.conversations):

@@ -15,7 +15,7 @@ from typing import Final
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.format import plural
-from whet.core.records import PlannedRequest
+from whet.core.records.load import PlannedRequest
 from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
 from whet.load.plan import Draw, Workload, describe_requests
 from whet.load.sharing import shared_tokens
@@ -50,7 +50,8 @@ class LengthLimits:
             raise UsageError("a lower limit on tokens must be at least 1")
         if self.max_input_tokens < self.min_input_tokens or self.max_total_tokens < least:
             raise UsageError(
-                "an upper limit on tokens is lower than the lower limit; raise the upper limit"
+                "an upper limit on tokens is lower than the lower limit",
+                fix="raise the upper limit",
             )
 
 
@@ -95,7 +96,7 @@ def read_dataset(
     its line), and where no row is left.
     """
     if output_tokens is not None and output_tokens < 1:
-        raise UsageError(f"output_tokens is {output_tokens}; give at least 1")
+        raise UsageError(f"output_tokens is {output_tokens}", fix="give at least 1")
     limits = limits or LengthLimits()
     reader, rows, framed = LogReader(path), list[DatasetRow](), list[str]()
     for request in _first_questions(reader, framed):
@@ -112,8 +113,8 @@ def read_dataset(
     left_out = reader.left_out()
     if not rows:
         raise UsageError(
-            f"{path} holds no row that can be used ({describe_left_out(left_out)}); "
-            "widen the limits, or give a log with text and answers"
+            f"{path} holds no row that can be used ({describe_left_out(left_out)})",
+            fix="widen the limits, or give a log with text and answers",
         )
     counted = count_doubt((row.request.prompt_tokens, len(row.prompt_token_ids)) for row in rows)
     unsent = unsent_fields((row.request for row in rows), SEVERAL)
@@ -124,7 +125,7 @@ def read_dataset(
 
 
 def build_dataset(dataset: Dataset, *, draw: Draw, seed: int) -> DatasetLoad:
-    """``draw.requests`` rows in random order, none twice, anew for every (batch size, trial).
+    """``draw.requests`` rows in random order, none twice, anew for every (concurrency, trial).
 
     Trials draw from the same rows: a server that keeps its prefix cache between them answers some
     from it, so reset the cache or hold the measured hit rate against the expected one, which counts
@@ -135,7 +136,8 @@ def build_dataset(dataset: Dataset, *, draw: Draw, seed: int) -> DatasetLoad:
     if draw.requests > len(dataset.rows):
         raise UsageError(
             f"{dataset.path} has {len(dataset.rows)} rows that can be used and {draw.requests} are "
-            "asked for; a row sent twice would be answered from the cache, so ask for fewer"
+            "asked for",
+            fix="a row sent twice would be answered from the cache, so ask for fewer",
         )
     rng = seeded(f"dataset/{seed}/{draw.batch_size}/{draw.trial}")
     chosen = [dataset.rows[i] for i in rng.permutation(len(dataset.rows))[: draw.requests]]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import psutil
 
-from whet.core.records import Disturbance
+from whet.core.records.load import Disturbance
 from whet.core.units import NS_PER_S
 from whet.load.gpu_disturbance import compare_gpus, read_gpus
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from whet.core.errors import EngineError, MeasurementError
-from whet.core.records import ClientHealth, Disturbance, RequestEvent
+from whet.core.records.load import ClientHealth, Disturbance, RequestEvent
 from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_ms
 from whet.load.disturbance import describe_disturbance
 from whet.load.window import Window

@@ -28,8 +28,8 @@ class Lengths:
         """Refuse what cannot be a length."""
         if not 1 <= self.low <= self.high <= LONGEST:
             raise UsageError(
-                f"a length of {self.low:,} to {self.high:,} tokens cannot be used; give a number "
-                f"from 1 to {LONGEST:,}"
+                f"a length of {self.low:,} to {self.high:,} tokens cannot be used",
+                fix=f"give a number from 1 to {LONGEST:,}",
             )
 
     @classmethod

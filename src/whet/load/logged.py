@@ -20,7 +20,7 @@ from whet.checkpoint.encoder import PromptEncoder
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, Rate
-from whet.core.records import PlannedRequest
+from whet.core.records.load import PlannedRequest
 from whet.load.logged_call import marked, marked_message
 from whet.load.plan import Draw, Workload, describe_requests, to_call
 from whet.load.sharing import cached_tokens

@@ -43,7 +43,9 @@ class OpenLoop:
         flight. Raises ``UsageError`` for a cap below 1.
         """
         if max_in_flight is not None and max_in_flight < 1:
-            raise UsageError(f"max_in_flight is {max_in_flight}; give 1 or more, or leave it out")
+            raise UsageError(
+                f"max_in_flight is {max_in_flight}", fix="give 1 or more, or leave it out"
+            )
         self._client = client
         self._offsets_ns = tuple(offsets_ns)
         self._alive = alive

@@ -10,7 +10,7 @@ from typing import Any
 
 from whet.client import CompletionCall
 from whet.core.load_point import LoadPoint
-from whet.core.records import Loop, PlannedRequest, WorkloadFacts
+from whet.core.records.load import Loop, PlannedRequest, WorkloadFacts
 
 TEMPERATURE = 0.0
 """Greedy, so that every variant is asked for the same continuation of the same prompt."""
@@ -75,7 +75,7 @@ class PlannedConversation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialPlan:
-    """One timed repetition of a cell. ``warmup`` is sent first, at the same batch size.
+    """One timed repetition of a cell. ``warmup`` is sent first, at the same concurrency.
 
     ``loop`` is ``closed`` (``batch_size`` in flight), ``static`` (batches of ``batch_size``, each
     waits for its slowest), ``open``: requests leave at ``offsets_ns`` and ``batch_size`` caps how

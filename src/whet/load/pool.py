@@ -39,6 +39,7 @@ def read_pool(path: Path) -> PromptPool:
             raise ValueError(f"no {missing[0]} in it")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(
-            f"the built-in texts in {path} cannot be read ({error}); start a new run (--name)"
+            f"the built-in texts in {path} cannot be read ({error})",
+            fix="start a new run (--name)",
         ) from error
     return PromptPool(**{kind: tuple(texts[kind]) for kind in _KINDS})

@@ -22,7 +22,7 @@ def load_prefix_trace(
     draw: Draw,
     seed: int,
 ) -> Workload:
-    """The first ``draw.requests`` of a trace as ids, fresh for every (batch size, trial).
+    """The first ``draw.requests`` of a trace as ids, fresh for every (concurrency, trial).
 
     Raises ``UsageError`` for a trace that is too short, an answer of no or unknown length, and as
     ``regenerate`` does.
@@ -30,14 +30,15 @@ def load_prefix_trace(
     rows = trace.requests[: draw.requests]
     if len(rows) < max(1, draw.requests):
         raise UsageError(
-            f"{trace.path} has {len(rows)} requests and {draw.requests} are asked for; ask for "
-            "fewer, and at least 1"
+            f"{trace.path} has {len(rows)} requests and {draw.requests} are asked for",
+            fix="ask for fewer, and at least 1",
         )
     known = [row.output_tokens for row in rows if row.output_tokens]
     if len(known) < len(rows):
         raise UsageError(
             f"{len(rows) - len(known)} of the requests in {trace.path} have no answer or do not "
-            "say how long it was; give a length for answers, or remove them"
+            "say how long it was",
+            fix="give a length for answers, or remove them",
         )
     cut = replace(trace, requests=rows)
     label = f"prefix-trace/{seed}/{draw.batch_size}/{draw.trial}"

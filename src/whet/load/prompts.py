@@ -54,8 +54,9 @@ class Renderer:
         if not longest:
             raise UsageError(
                 f"workload.max_input_tokens is {limit}, but a built-in system prompt leaves no "
-                "room for a user turn; raise it, set workload.long_system_share to 0, or set "
-                "traffic: log.jsonl, your own request log"
+                "room for a user turn",
+                fix="raise it, set workload.long_system_share to 0, or set "
+                "traffic: log.jsonl, your own request log",
             )
         return longest
 
@@ -69,8 +70,9 @@ class Renderer:
             text = self._template.chat(messages)
         except TemplateProblem as problem:
             raise UsageError(
-                f"{problem}; set model.chat_template_kwargs to the variables that it needs, or "
-                "correct it in the tokenizer's files"
+                f"{problem}",
+                fix="set model.chat_template_kwargs to the variables that it needs, or "
+                "correct it in the tokenizer's files",
             ) from problem
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 

@@ -19,7 +19,7 @@ from whet.checkpoint.files import read_json_if_any
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.client import CompletionCall
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.records import PlannedRequest
+from whet.core.records.load import PlannedRequest
 from whet.load.lengths import LengthPairs
 from whet.load.plan import TEMPERATURE, Draw, Workload, describe_requests, to_call
 from whet.load.sharing import TokenIds, shared_tokens
@@ -43,15 +43,18 @@ class SharedPrefixes:
     def __post_init__(self) -> None:
         """Refuse a structure that cannot be."""
         if self.count < 1:
-            raise UsageError("there must be at least 1 shared prefix; leave prefixes out for none")
+            raise UsageError(
+                "there must be at least 1 shared prefix", fix="leave prefixes out for none"
+            )
         if self.tokens < 1:
             raise UsageError("a shared prefix must have at least 1 token")
         if not 0 <= self.zipf_exponent < float("inf"):
             raise UsageError(
-                f"a Zipf exponent of {self.zipf_exponent:g} cannot be used; give 0 (evenly) or more"
+                f"a Zipf exponent of {self.zipf_exponent:g} cannot be used",
+                fix="give 0 (evenly) or more",
             )
         if not 0 <= self.share <= 1:
-            raise UsageError(f"a share of {self.share:g} cannot be used; give 0 to 1")
+            raise UsageError(f"a share of {self.share:g} cannot be used", fix="give 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +68,7 @@ class SyntheticShape:
     def __post_init__(self) -> None:
         """Refuse a negative seed."""
         if self.seed < 0:
-            raise UsageError(f"a seed of {self.seed} cannot be used; give 0 or more")
+            raise UsageError(f"a seed of {self.seed} cannot be used", fix="give 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +92,7 @@ def build_synthetic(
 ) -> SyntheticLoad:
     """The requests of one trial as token ids drawn from ``vocabulary`` (see ``ordinary_ids``).
 
-    Unique parts, lengths and order are fresh for every (batch size, trial), shared prefixes are
+    Unique parts, lengths and order are fresh for every (concurrency, trial), shared prefixes are
     not. ``warmup`` is how many requests to send first at least.
     """
     writer = _IdWriter(shape, vocabulary)
@@ -141,8 +144,8 @@ def ordinary_ids(folder: Path) -> tuple[int, ...]:
     ordinary = tuple(sorted(index for index in ids if not isinstance(rows, int) or index < rows))
     if not ordinary:
         raise CheckpointError(
-            f"{folder} has no ordinary token below its vocab_size ({rows}); check that config.json "
-            "and tokenizer.json are of one model"
+            f"{folder} has no ordinary token below its vocab_size ({rows})",
+            fix="check that config.json and tokenizer.json are of one model",
         )
     return ordinary
 
@@ -221,7 +224,8 @@ class _IdWriter:
         if len(vocabulary) <= count:
             raise UsageError(
                 f"{count} shared prefixes need more than {count} ordinary tokens to begin apart, "
-                f"and there are {len(vocabulary)}; ask for fewer prefixes"
+                f"and there are {len(vocabulary)}",
+                fix="ask for fewer prefixes",
             )
         self._vocabulary = np.asarray(vocabulary, dtype=object)
         order = seeded(f"heads/{shape.seed}").permutation(np.asarray(vocabulary))
@@ -254,7 +258,8 @@ class _TextWriter:
         if len(heads) < count + 2:
             raise UsageError(
                 f"the tokenizer has {len(heads)} words that begin apart, and {count} shared "
-                f"prefixes need {count + 2}; send token ids, or ask for fewer prefixes"
+                f"prefixes need {count + 2}",
+                fix="send token ids, or ask for fewer prefixes",
             )
         self._tokenizer, self._form = tokenizer, form
         self._firsts = heads[count:]
@@ -281,8 +286,8 @@ class _TextWriter:
         ids = self._read(text)
         if ids[: len(shared.ids)] != shared.ids:
             raise UsageError(
-                "this tokenizer reads a shared prefix otherwise when other words follow; send "
-                "token ids"
+                "this tokenizer reads a shared prefix otherwise when other words follow",
+                fix="send token ids",
             )
         return _Prompt(ids=ids, text=text)
 

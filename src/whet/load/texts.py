@@ -54,13 +54,14 @@ class TextTokenizer:
         from whet.checkpoint.chat import TemplateProblem
 
         if not self._template.source:
-            raise UsageError("the tokenizer has no chat template; send plain prompts instead")
+            raise UsageError("the tokenizer has no chat template", fix="send plain prompts instead")
         try:
             return self.content_ids(render(self._template))
         except TemplateProblem as problem:
             raise UsageError(
-                f"{problem}; leave out the role that it does not know, correct the template in the "
-                "tokenizer's files, or send plain prompts"
+                f"{problem}",
+                fix="leave out the role that it does not know, correct the template in the "
+                "tokenizer's files, or send plain prompts",
             ) from problem
 
     @cached_property
@@ -125,7 +126,8 @@ def exact_text(
     if least > tokens:
         raise UsageError(
             f"{tokens} tokens are too few for a text here: with what stands around it the shortest "
-            f"has {least}; ask for at least {least}"
+            f"has {least}",
+            fix=f"ask for at least {least}",
         )
     parts, a_word = [head], 1.0
     for _ in range(_TRIES):
@@ -142,6 +144,6 @@ def exact_text(
         else:
             parts[-1] += "".join(rng.choice(list(_LETTERS), missing))
     raise UsageError(
-        f"no text of exactly {tokens} tokens was found in {_TRIES} tries with this tokenizer; send "
-        "token ids, or ask for another length"
+        f"no text of exactly {tokens} tokens was found in {_TRIES} tries with this tokenizer",
+        fix="send token ids, or ask for another length",
     )

@@ -12,7 +12,8 @@ from typing import Any, Final
 from whet.client import HttpError, StreamClient, run_async, scrape
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.provenance import now
-from whet.core.records import Counters, Disturbance, Status, TrialRecord
+from whet.core.records.load import Counters, Disturbance, TrialRecord
+from whet.core.records.summary import Status
 from whet.load.aborted import TrialInterrupted, TrialLost
 from whet.load.closed import ClosedLoop, encode_all
 from whet.load.disturbance import DisturbanceWatch
@@ -125,7 +126,7 @@ def _watch(
 async def _warm_up(
     client: StreamClient, plan: TrialPlan, *, alive: Callable[[], None], progress: _Progress
 ) -> None:
-    """Send the warm-up at the trial's own batch size; its answers are discarded."""
+    """Send the warm-up at the trial's own concurrency; its answers are discarded."""
     slots = plan.batch_size or _WARM_UP_SLOTS
     loop = ClosedLoop(client, slots=slots, alive=alive)
     exchanges = encode_all(client, plan.warmup, plan.warmup_calls)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from whet.client import Exchange, StreamClient, read_event
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 from whet.load.batches import StaticBatches
 from whet.load.closed import ClosedLoop
 from whet.load.conversations import Conversations

@@ -108,8 +108,8 @@ class Workers:
                         raise self._early(number)
         except TimeoutError as error:
             raise MeasurementError(
-                f"{self._count} client processes were not ready within {_START_LIMIT_S:g} s; free "
-                "the machine of other work, or ask for fewer"
+                f"{self._count} client processes were not ready within {_START_LIMIT_S:g} s",
+                fix="free the machine of other work, or ask for fewer",
             ) from error
 
     async def run(self, window: Window, alive: Callable[[], None]) -> None:
@@ -199,5 +199,6 @@ class Workers:
         code = self._processes[number].exitcode
         return MeasurementError(
             f"client process {number + 1} of {self._count} ended (code {code}) before its requests "
-            "did; free memory, or ask for fewer processes with --workers"
+            "did",
+            fix="free memory, or ask for fewer processes with --workers",
         )

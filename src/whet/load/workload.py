@@ -10,7 +10,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from whet.core.records import PlannedRequest, WorkloadFacts
+from whet.core.records.load import PlannedRequest, WorkloadFacts
 from whet.load.plan import Draw, Workload, hash_requests
 from whet.load.pool import PromptPool, read_pool
 from whet.load.prompts import Renderer, load_renderer
@@ -86,7 +86,7 @@ def build_workload(
     lengths: Sequence[int] = (),
     variables: Variables = (),
 ) -> Workload:
-    """The timed requests of one trial at one batch size.
+    """The timed requests of one trial at one concurrency.
 
     ``lengths`` are output tokens of the answers to ``sample_turns``; without any they are a share
     of the prompt's. ``variables`` are handed to the chat template.

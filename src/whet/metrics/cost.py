@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 
 _SECONDS_PER_HOUR = 3600
 _TOKENS = 1_000_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, PREFIX_HITS, PREFIX_QUERIES
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,8 @@ from typing import Final, Literal
 import numpy as np
 
 from whet.core.errors import MeasurementError, UsageError
-from whet.core.records import Estimate, TrialRecord
+from whet.core.records.load import TrialRecord
+from whet.core.records.summary import Estimate
 from whet.core.units import NS_PER_S
 from whet.metrics.estimates import Floats, student_t
 from whet.metrics.requests import request_figures
@@ -60,7 +61,7 @@ def drift(
         raise UsageError(f"max_change must be greater than 0 and finite (got {max_change})")
     if len(ended_ns) != len(values):
         raise MeasurementError(
-            f"{len(values)} figures have {len(ended_ns)} times; give one time a figure"
+            f"{len(values)} figures have {len(ended_ns)} times", fix="give one time a figure"
         )
     data = _finite(values)
     wanted = _TREND_BATCHES * _PER_BATCH
@@ -69,7 +70,9 @@ def drift(
     minutes = (np.asarray(ended_ns, dtype=np.int64) - ended_ns[0]) / _NS_PER_MIN
     length_min, median = float(minutes[-1]), float(np.median(data))
     if np.any(np.diff(minutes) < 0):
-        raise MeasurementError("the figures are not in the order of their end; sort them by it")
+        raise MeasurementError(
+            "the figures are not in the order of their end", fix="sort them by it"
+        )
     if length_min <= 0 or median <= 0:
         return _unknown("the samples span no time" if length_min <= 0 else "the median is 0")
     slope, half = _trend(_means(minutes), _means(data / median))
@@ -144,7 +147,7 @@ def _means(values: Floats) -> Floats:
 def _finite(values: Sequence[float]) -> Floats:
     data = np.asarray(values, dtype=float)
     if not np.isfinite(data).all():
-        raise MeasurementError("a figure is not a finite number; leave failed requests out")
+        raise MeasurementError("a figure is not a finite number", fix="leave failed requests out")
     return data
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 
 CONFIDENCE: Final = 0.95
 _TOO_UNSURE: Final = 0.01

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from whet.core.records import RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
 
 if TYPE_CHECKING:
     import pandas as pd

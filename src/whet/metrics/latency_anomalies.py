@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import CellSummary, Estimate, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.summary import CellSummary, Estimate
 
 LONGER: Final = 1.1
 """Of 190 cells on H100s the gap between tokens rose with the batch in all but four: one whose

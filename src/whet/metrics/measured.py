@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from whet.core.records import Estimate, MemoryKind, RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
+from whet.core.records.summary import Estimate, MemoryKind
 from whet.core.units import GB, NS_PER_MS
 from whet.metrics.cost import cost_per_1m_tokens
 from whet.metrics.requests import RequestFigures, request_figures

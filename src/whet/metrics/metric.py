@@ -9,7 +9,8 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from whet.core.records import Estimate, Figure, RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
+from whet.core.records.summary import Estimate, Figure
 from whet.metrics.counted import CounterRatio
 from whet.metrics.estimates import Floats
 from whet.metrics.measured import Measured, steady_figures

@@ -18,8 +18,9 @@ import numpy as np
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
-from whet.core.records import Estimate, RequestEvent
+from whet.core.records.load import RequestEvent
 from whet.core.records.objective import Answer, Bound, Constraint, Judgement, ObjectiveVerdict
+from whet.core.records.summary import Estimate
 from whet.core.units import NS_PER_MS
 from whet.metrics.estimates import (
     CONFIDENCE,
@@ -54,21 +55,24 @@ def parse_goodput(words: Sequence[str]) -> tuple[Bound, ...]:
     for word in [part for text in words for part in text.split()]:
         name, colon, number = word.casefold().partition(":")
         if not colon:
-            raise UsageError(f"the goodput bound {word!r} names no limit; {_WORDS_FORM}")
+            raise UsageError(f"the goodput bound {word!r} names no limit", fix=_WORDS_FORM)
         metric = _ALIAS.get(name, name)
         if metric not in _WORD_OF:
             raise UsageError(
                 f"the goodput bound {word!r} is on {name!r}, which no single request has"
-                f"{did_you_mean(name, _WORD_OF.values())}; {_WORDS_FORM}"
+                f"{did_you_mean(name, _WORD_OF.values())}",
+                fix=_WORDS_FORM,
             )
         if re.fullmatch(_NUMBER, number) is None:
-            raise UsageError(f"the goodput bound {word!r} has no plain number; {_WORDS_FORM}")
+            raise UsageError(f"the goodput bound {word!r} has no plain number", fix=_WORDS_FORM)
         if metric in (bound.metric for bound in bounds):
-            raise UsageError(f"the goodput bound {word!r} is the second on {metric}; keep one")
+            raise UsageError(
+                f"the goodput bound {word!r} is the second on {metric}", fix="keep one"
+            )
         limit_ms = _positive(Decimal(number), word, _WORDS_FORM)
         bounds.append(Bound(metric=metric, limit_ms=limit_ms))
     if not bounds:
-        raise UsageError(f"no goodput bound is given; {_WORDS_FORM}")
+        raise UsageError("no goodput bound is given", fix=_WORDS_FORM)
     return tuple(bounds)
 
 
@@ -85,11 +89,11 @@ def parse_objective(text: str) -> tuple[Constraint, ...]:
         constraint = _constraint(part)
         key = (constraint.metric, constraint.statistic)
         if key in keys:
-            raise UsageError(f"the objective {part!r} is the second of its kind; keep one")
+            raise UsageError(f"the objective {part!r} is the second of its kind", fix="keep one")
         keys.add(key)
         constraints.append(constraint)
     if not constraints:
-        raise UsageError(f"the objective is empty; {_FORM}")
+        raise UsageError("the objective is empty", fix=_FORM)
     return tuple(constraints)
 
 
@@ -166,13 +170,14 @@ class _Sample:
 def _constraint(part: str) -> Constraint:
     match = re.fullmatch(r"([^:<>=]*)(?::([^<>=]*))?(<=?)([^<>=]*)", part.casefold())
     if match is None:
-        raise UsageError(f"the objective {part!r} is not a constraint; {_FORM}")
+        raise UsageError(f"the objective {part!r} is not a constraint", fix=_FORM)
     name, statistic, sign, value = (item and item.strip() for item in match.groups())
     metric = _ALIAS.get(name, name)
     if metric not in (*_LATENCIES, "error"):
         raise UsageError(
             f"the objective {part!r} has the unknown metric {name!r}"
-            f"{did_you_mean(name, (*_LATENCIES, 'error'))}; {_FORM}"
+            f"{did_you_mean(name, (*_LATENCIES, 'error'))}",
+            fix=_FORM,
         )
     limit, unit = _limit(part, metric, value)
     return Constraint(
@@ -187,17 +192,18 @@ def _constraint(part: str) -> Constraint:
 def _statistic(part: str, metric: str, word: str | None) -> str | None:
     if metric == "error":
         if word is not None:
-            raise UsageError(f"the objective {part!r} has a statistic; write error<1%")
+            raise UsageError(f"the objective {part!r} has a statistic", fix="write error<1%")
         return None
     if not word:
-        raise UsageError(f"the objective {part!r} has no statistic (mean, median, pNN); {_FORM}")
+        raise UsageError(f"the objective {part!r} has no statistic (mean, median, pNN)", fix=_FORM)
     if word in ("mean", "median"):
         return word
     digits = re.fullmatch(r"p(\d+(?:\.\d+)?)", word)
     if digits is None:
         raise UsageError(
             f"the objective {part!r} has the unknown statistic {word!r}"
-            f"{did_you_mean(word, _STATISTICS)}; use mean, median or pNN, as in p95 or p99.9"
+            f"{did_you_mean(word, _STATISTICS)}",
+            fix="use mean, median or pNN, as in p95 or p99.9",
         )
     percent = Decimal(digits[1])
     if not 0 < float(percent / 100) < 1:
@@ -210,26 +216,26 @@ def _statistic(part: str, metric: str, word: str | None) -> str | None:
 def _limit(part: str, metric: str, text: str) -> tuple[float, str]:
     match = re.fullmatch(rf"({_NUMBER})\s*(\S*)", text)
     if match is None:
-        raise UsageError(f"the objective {part!r} has no number after its sign; {_FORM}")
+        raise UsageError(f"the objective {part!r} has no number after its sign", fix=_FORM)
     number, unit = Decimal(match[1]), match[2]
     units = ("%",) if metric == "error" else tuple(_MS_PER)
     if unit not in units:
         problem = f"the unit {unit!r}" if unit else "no unit"
         raise UsageError(
-            f"the objective {part!r} has {problem}{did_you_mean(unit, units)}; "
-            f"{metric} is counted in {' or '.join(units)}"
+            f"the objective {part!r} has {problem}{did_you_mean(unit, units)}",
+            fix=f"{metric} is counted in {' or '.join(units)}",
         )
     if unit == "%":
         share = _positive(number, part, _FORM)
         if share >= 100:
-            raise UsageError(f"the objective {part!r} allows every request to fail; {_FORM}")
+            raise UsageError(f"the objective {part!r} allows every request to fail", fix=_FORM)
         return share, unit
     return _positive(number * _MS_PER[unit], part, _FORM), "ms"
 
 
 def _positive(number: Decimal, part: str, form: str) -> float:
     if not 0 < float(number) < math.inf:
-        raise UsageError(f"the limit in {part!r} has to be above 0 and finite; {form}")
+        raise UsageError(f"the limit in {part!r} has to be above 0 and finite", fix=form)
     return float(number)
 
 

@@ -1,12 +1,12 @@
 """Differences between variants whose starts were measured in rounds, with one pooled variance.
 
 Every start of a variant is one replicate. The starts of one round share their traffic and their
-time, so a round is a block. The model for the logarithm of a figure, within one batch size, is
+time, so a round is a block. The model for the logarithm of a figure, within one concurrency, is
 
     y[variant, round] = variant + round + error,    error ~ N(0, sd²)
 
 (randomized complete blocks: Montgomery, *Design and Analysis of Experiments*, 4.1; least squares
-where a start is missing). ``sd`` is pooled over variants and batch sizes.
+where a start is missing). ``sd`` is pooled over variants and concurrencies.
 
 A difference is free of the round, which both sides share. The figure of one cell is not: another
 day is another round. Its interval adds the variance of the rounds, as random blocks.
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import Difference, Estimate
+from whet.core.records.summary import Difference, Estimate
 from whet.metrics.estimates import CONFIDENCE, student_t
 
 _POWER: Final = 0.8
@@ -36,7 +36,7 @@ Figures = Mapping[int, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """The cells of one batch size: the figures of each variant by round."""
+    """The cells of one concurrency: the figures of each variant by round."""
 
     figures: Mapping[str, Figures]
 
@@ -111,7 +111,7 @@ class Spread:
 
 
 def pooled_spread(blocks: Sequence[Block]) -> Spread:
-    """The spread of starts within a round, over all batch sizes."""
+    """The spread of starts within a round, over all concurrencies."""
     fitted = [block for block in blocks if block.freedom > 0]
     if not fitted:
         return Spread(sd=None, freedom=0.0)
@@ -152,7 +152,7 @@ def level_spread(blocks: Sequence[Block]) -> Spread:
 def _correlated_freedom(rows: NDArray[np.float64], freedom: float) -> float:
     """Degrees of freedom of the mean square of ``rows`` that have ``freedom`` each.
 
-    A start that is slow at one batch size may be slow at the others, so they are less than the sum:
+    A start that is slow at one concurrency may be slow at others, so they are less than the sum:
     with M the covariances of the rows they are f · (tr M)² ÷ tr M², which is f for one row or
     perfectly correlated ones and the sum for independent ones of equal variance (Box, *Annals of
     Mathematical Statistics* 25, 1954).
@@ -168,7 +168,7 @@ Cell = tuple[str, LoadPoint]
 
 @dataclass(frozen=True, kw_only=True)
 class StartTable:
-    """One metric of every start: a block for each batch size.
+    """One metric of every start: a block for each concurrency.
 
     ``pool`` are the blocks that the spreads come from.
     """
@@ -209,7 +209,7 @@ class StartTable:
         """Candidate ÷ reference, as one of ``family`` tested comparisons; 0 tests nothing.
 
         Bonferroni: Student's t at 1 − 0.05 ÷ (2 · family), so that a family of identical variants
-        has a false difference in at most 5% of runs. Cells of two batch sizes share no block, so
+        has a false difference in at most 5% of runs. Cells of two concurrencies share no block, so
         their variances add. None where either cell has no figure.
         """
         starts = min(self.starts(reference), self.starts(candidate))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from whet.core.errors import UsageError
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 from whet.metrics.estimates import Floats, certified, certified_from, student_t
 
 
@@ -108,7 +108,9 @@ def _order_statistic(
 
 def _half_width(estimate: Estimate, target: float) -> float | None:
     if not 0 < target < math.inf:
-        raise UsageError(f"an interval's target width of {target} is not one; give one above 0")
+        raise UsageError(
+            f"an interval's target width of {target} is not one", fix="give one above 0"
+        )
     if estimate.low is None or estimate.high is None:
         return None
     return (estimate.high - estimate.low) / 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

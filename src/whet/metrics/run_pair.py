@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 from whet.metrics.pooled import (
     Block,
     Cell,

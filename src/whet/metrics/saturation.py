@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from whet.core.errors import MeasurementError, UsageError
-from whet.core.records import RequestEvent
+from whet.core.records.load import RequestEvent
 from whet.core.records.objective import (
     Answer,
     Knee,
@@ -54,16 +54,22 @@ class SearchPlan:
         if not 0 < self.lowest <= self.start <= self.limit < math.inf:
             raise UsageError(
                 f"a search from {self.start:g} within {self.lowest:g} to {self.limit:g} has no "
-                "order; give 0 < lowest <= start <= limit"
+                "order",
+                fix="give 0 < lowest <= start <= limit",
             )
         if self.integer and any(level != int(level) for level in levels):
-            raise UsageError("a concurrency is a whole number; give whole numbers to search within")
+            raise UsageError(
+                "a concurrency is a whole number", fix="give whole numbers to search within"
+            )
         if not 0 < self.tolerance < math.inf:
-            raise UsageError(f"a tolerance of {self.tolerance:g} never ends; give one above 0")
+            raise UsageError(
+                f"a tolerance of {self.tolerance:g} never ends", fix="give one above 0"
+            )
         if self.budget < 1 or self.max_effort < 1 or self.look_past < 0:
             raise UsageError(
                 f"a search of {self.budget} measurements, effort {self.max_effort} and "
-                f"{self.look_past} levels past a miss cannot be run; give 1, 1 and 0 at least"
+                f"{self.look_past} levels past a miss cannot be run",
+                fix="give 1, 1 and 0 at least",
             )
 
 
@@ -110,9 +116,13 @@ def find_knee(points: Sequence[tuple[float, float]]) -> Knee | None:
     ordered = sorted(points)
     levels, rates = [level for level, _ in ordered], [rate for _, rate in ordered]
     if not all(math.isfinite(number) for point in ordered for number in point):
-        raise MeasurementError("a point of the load curve is not finite; leave failed levels out")
+        raise MeasurementError(
+            "a point of the load curve is not finite", fix="leave failed levels out"
+        )
     if len(set(levels)) < len(levels):
-        raise MeasurementError("a level of the load curve occurs twice; give one point a level")
+        raise MeasurementError(
+            "a level of the load curve occurs twice", fix="give one point a level"
+        )
     if len(ordered) < 3 or max(rates) - min(rates) <= MIN_BEND * max(rates):
         return None
     width, height = levels[-1] - levels[0], max(rates) - min(rates)

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from whet.core.records import Estimate, RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
+from whet.core.records.summary import Estimate
 from whet.metrics.estimates import Floats, certified
 from whet.metrics.quantiles import clustered_mean, clustered_quantile
 from whet.metrics.window import work_and_seconds

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from whet.core.records import CellSummary, Status, TrialRecord
+from whet.core.records.load import TrialRecord
+from whet.core.records.summary import CellSummary, Status
 from whet.metrics.measured import CellContext, Measured
 from whet.metrics.starts import by_start
 from whet.metrics.table import METRICS

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.units import ns_to_ms
 from whet.metrics.window import LEAST_BUSY, busy_slots, first_wave, steady_requests, steady_window
 
@@ -56,7 +56,7 @@ def _only_a_burst(trial: TrialRecord) -> str | None:
 
 
 def _idle_slots(trial: TrialRecord) -> str | None:
-    """Return why a closed loop did not hold its batch size, by Little's law, or None."""
+    """Return why a closed loop did not hold its concurrency, by Little's law, or None."""
     busy, slots = busy_slots(trial), trial.batch_size
     if trial.loop != "closed" or busy >= LEAST_BUSY * slots:
         return None

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from whet.core.records import RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.units import ns_to_s
 
 LEAST_BUSY: Final = 0.5
-"""A closed loop with fewer than half of its slots busy on average did not measure its batch size.
+"""A closed loop with fewer than half of its slots busy on average did not measure its concurrency.
 
 A drain of eight requests per slot leaves more than nine tenths busy, one of two more than 0.6.
 """

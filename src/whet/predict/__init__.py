@@ -1,6 +1,6 @@
 """Memory plans, feasibility and advice, before anything starts."""
 
-from whet.core.records import MemoryPlan, Problem
+from whet.core.records.plan import MemoryPlan, Problem
 from whet.predict.advice import Traffic, advise, far_beyond, fitting_length
 from whet.predict.disk import check_disk, disk_problems, disk_uses
 from whet.predict.feasibility import Feasibility, assess_variants, longest_request

@@ -9,7 +9,8 @@ from typing import Final
 
 from whet.core.flags import plain_args
 from whet.core.provenance import Device
-from whet.core.records import ModelFacts, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
 from whet.predict.settings import DEFAULT_UTILIZATION, Settings, read_settings
 
 HIGH_UTILIZATION: Final = 0.93
@@ -96,7 +97,7 @@ def _queue(settings: Settings, traffic: Traffic) -> Iterator[str]:
             f"max_num_seqs {settings.max_seqs}{times} is below the largest batch: batch "
             f"{traffic.largest_batch} will queue, and the wait counts in TTFT; set max_num_seqs to "
             f"at least {math.ceil(traffic.largest_batch / settings.data_parallel)}, or take larger "
-            "batches out of load.batch_sizes"
+            "batches out of load.concurrency"
         )
 
 

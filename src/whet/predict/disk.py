@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.errors import StorageError
-from whet.core.records import ModelFacts, Problem, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
+from whet.core.records.plan import Problem
 from whet.core.spec import Spec
 from whet.core.units import MIB, human_bytes
 from whet.predict.predict import predict_checkpoint
@@ -100,8 +102,8 @@ def check_disk(path: Path, needed_bytes: int) -> None:
     if free < needed_bytes:
         raise StorageError(
             f"{human_bytes(needed_bytes)} are to be written below {_nearest(path)}, but its disk "
-            f"has {human_bytes(free)} free; free {human_bytes(needed_bytes - free)}, or choose a "
-            "folder on another disk"
+            f"has {human_bytes(free)} free",
+            fix=f"free {human_bytes(needed_bytes - free)}, or choose a folder on another disk",
         )
 
 
@@ -125,8 +127,8 @@ def _free_bytes(path: Path) -> int:
         return shutil.disk_usage(folder).free
     except OSError as error:
         raise StorageError(
-            f"the disk at {folder} cannot be read ({error.strerror or error}); choose another "
-            "folder"
+            f"the disk at {folder} cannot be read ({error.strerror or error})",
+            fix="choose another folder",
         ) from error
 
 

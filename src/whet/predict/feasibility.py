@@ -17,7 +17,9 @@ from whet.checkpoint import (
 from whet.checkpoint.headers import read_headers
 from whet.core.errors import CheckpointError
 from whet.core.provenance import Device
-from whet.core.records import MemoryPlan, ModelFacts, Problem, ProblemKind, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
+from whet.core.records.plan import MemoryPlan, Problem, ProblemKind
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
 from whet.predict.adapters import foreign_width
 from whet.predict.disk import DiskUse, disk_uses
@@ -163,7 +165,7 @@ def _demand(spec: Spec, target: ModelFacts) -> Demand:
     answer = (workload.min_output_tokens + workload.max_output_tokens) / 2
     tokens = longest_request(workload) or round(answer * (1 + workload.input_output_ratio))
     return Demand(
-        max_batch=max(spec.load.batch_sizes),
+        max_batch=max(spec.load.concurrency),
         tokens_per_request=min(tokens, target.max_position),
     )
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from whet.core.records import KvLayers, ModelFacts
+from whet.core.records.model import KvLayers, ModelFacts
 from whet.predict.settings import Settings
 
 _SPLIT = 1.5

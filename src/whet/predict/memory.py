@@ -16,7 +16,9 @@ import psutil
 
 from whet.core.flags import CPU_KV_ENV
 from whet.core.provenance import Device
-from whet.core.records import MemoryPlan, ModelFacts, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
+from whet.core.records.plan import MemoryPlan
 from whet.core.units import GIB, human_bytes
 from whet.predict.kv_blocks import Pool, growing_bytes, kinds_of, share_pool
 from whet.predict.settings import LARGEST_GRAPH, Settings, read_settings
@@ -280,7 +282,7 @@ def _too_few_tokens(plan: MemoryPlan, many: str, demand: Demand) -> str:
     if (plan.fit_max_model_len or 0) < plan.max_model_len:
         fixes.append(f"set max_model_len to at most {plan.fit_max_model_len or 0}")
     if plan.fit_batch_size and plan.fit_batch_size < demand.max_batch:
-        fixes.append(f"keep batch sizes to at most {plan.fit_batch_size}")
+        fixes.append(f"keep concurrencies to at most {plan.fit_batch_size}")
     if plan.fit_utilization is not None:
         fixes.append(f"set gpu_memory_utilization to at least {plan.fit_utilization}")
     elif plan.fit_kv_bytes is not None:

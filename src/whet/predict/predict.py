@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.core.spec import FOUR_BIT_FLOATS, GROUPED, SIXTEEN_BIT, RecipeSpec
 
 _SHAPE_BYTES = 16  # the int64 [2] weight_shape of each module

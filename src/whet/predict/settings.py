@@ -9,7 +9,8 @@ from typing import Final
 from whet.core.errors import UsageError
 from whet.core.flags import CPU_KV_ENV, parse_json, plain_args
 from whet.core.provenance import Device
-from whet.core.records import ModelFacts, Scalar, Variant
+from whet.core.records.engine import Scalar, Variant
+from whet.core.records.model import ModelFacts
 from whet.core.units import GIB
 
 DEFAULT_UTILIZATION: Final = 0.92

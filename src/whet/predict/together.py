@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import psutil
 
 from whet.core.provenance import Device
-from whet.core.records import MemoryPlan
+from whet.core.records.plan import MemoryPlan
 from whet.core.units import human_bytes
 
 

@@ -15,7 +15,7 @@ from whet.checkpoint.chat import TEMPLATE_REFUSES, TemplateProblem
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import plural
-from whet.core.records import HitTokens
+from whet.core.records.hits import HitTokens
 from whet.core.redact import starred
 from whet.prompts.blocks import chain_hashes, most_hits
 from whet.prompts.cache import PrefixCache, SharedRun
@@ -117,8 +117,8 @@ class PromptLog:
         reasons = {each.reason for each in self.left_out}
         if refused := sorted(reason for reason in reasons if reason.startswith(TEMPLATE_REFUSES)):
             return UsageError(
-                f"{reader.path}: {refused[0]}; give the template that the server uses with "
-                "--chat-template FILE"
+                f"{reader.path}: {refused[0]}",
+                fix="give the template that the server uses with --chat-template FILE",
             )
         return reader.no_request()
 

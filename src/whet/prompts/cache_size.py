@@ -8,8 +8,7 @@ from typing import Final
 from whet.checkpoint import locate_without_weights
 from whet.checkpoint.config import read_shape
 from whet.core.errors import UsageError
-from whet.core.records import EngineFacts
-from whet.core.records.evidence import Declared
+from whet.core.records.evidence import Declared, EngineFacts
 from whet.core.store import RunStore
 from whet.core.units import GIB
 from whet.prompts.options import CacheOptions
@@ -42,7 +41,7 @@ def find_cache(cache: CacheOptions, target: str) -> tuple[int, int | None]:
         return block_size, None
     if tokens < block_size:
         raise UsageError(
-            f"a cache of {tokens} tokens holds no block of {block_size}; give a larger one"
+            f"a cache of {tokens} tokens holds no block of {block_size}", fix="give a larger one"
         )
     return block_size, tokens // block_size - 1
 
@@ -55,5 +54,5 @@ def _token_bytes(target: Path) -> int:
     kv = read_shape(target).kv
     width = kv.growing or sum(each.layers * each.bytes_per_token for each in kv.layers)
     if not width:
-        raise UsageError(f"{target} keeps no KV cache; give --cache-tokens")
+        raise UsageError(f"{target} keeps no KV cache", fix="give --cache-tokens")
     return width

@@ -21,7 +21,7 @@ def write_fixed_log(
 ) -> None:
     """Write the log with the fixes. Raises ``UsageError`` if ``path`` is the log itself."""
     if os.path.realpath(path) == os.path.realpath(prompts.question.log):
-        raise UsageError(f"--fixed-log {path} is the log itself; give another file")
+        raise UsageError(f"--fixed-log {path} is the log itself", fix="give another file")
     with open_output(path) as file:
         for prompt in prompts.prompts():
             line = request_line(apply_fixes(prompt.request, variables, kinds))

@@ -121,22 +121,26 @@ def read_template(path: Path) -> str:
     try:
         facts = path.stat()
         if not stat.S_ISREG(facts.st_mode):
-            raise UsageError(f"{path} is not a file; give a prompt template")
+            raise UsageError(f"{path} is not a file", fix="give a prompt template")
         if facts.st_size > _MAX_BYTES:
-            raise UsageError(f"{path} is larger than 16 MiB; split it or leave it out")
+            raise UsageError(f"{path} is larger than 16 MiB", fix="split it or leave it out")
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise UsageError(f"no file or folder at {path}; check the path") from error
+        raise UsageError(f"no file or folder at {path}", fix="check the path") from error
     except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror}); check its permissions") from error
+        raise UsageError(
+            f"cannot read {path} ({error.strerror})", fix="check its permissions"
+        ) from error
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise UsageError(f"{path} is UTF-16; save it as UTF-8")
+        raise UsageError(f"{path} is UTF-16", fix="save it as UTF-8")
     if b"\0" in data:
         raise UsageError(f"{path} is a binary file, not a prompt template")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+        raise UsageError(
+            f"{path} is not UTF-8 (byte {error.start})", fix="save it as UTF-8"
+        ) from error
 
 
 def between(holes: Sequence[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from whet.core.records import HitTokens, ReplayResult
+from whet.core.records.hits import HitTokens, ReplayResult
 from whet.requests import LeftOut
 
 CauseKind = Literal["date", "id", "name", "whitespace", "order", "template"]

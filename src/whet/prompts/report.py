@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 
 from whet.core.format import number, percent, plural
-from whet.core.records import HitTokens
+from whet.core.records.hits import HitTokens
 from whet.core.redact import one_line
 from whet.core.store import write_json
 from whet.core.units import NS_PER_S

@@ -56,7 +56,9 @@ def write_prefix_trace(prompts: Iterable[Prompt], path: Path) -> PrefixTraceFact
             lines.append(request_line(row))
             tokens, shared_tokens = tokens + row.length, shared_tokens + shared
     if not lines:
-        raise UsageError("there is no request with a token to write; give a log that has some")
+        raise UsageError(
+            "there is no request with a token to write", fix="give a log that has some"
+        )
     facts = PrefixTraceFacts(
         granularity=1,
         requests=len(lines),

@@ -11,7 +11,8 @@ from typing import Any, Final
 from whet.checkpoint.thinking import Thinking
 from whet.client import Failure
 from whet.core.protocols import Progress
-from whet.core.records import Estimate, QualityRecord, TaskAnswer, TaskExample, TaskScore
+from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
+from whet.core.records.summary import Estimate
 from whet.quality.asking import ModelEndpoint, ask, describe, describe_missing, first_choice
 from whet.quality.data import Task
 from whet.quality.paired import (

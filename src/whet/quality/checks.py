@@ -12,12 +12,11 @@ from typing import Any, Final
 
 from whet.checkpoint.thinking import Thinking
 from whet.core.errors import StorageError, UsageError
-from whet.core.records import (
+from whet.core.records.quality import QualityRecord, TaskAnswer
+from whet.core.records.quality_checks import (
     LosslessCheck,
-    QualityRecord,
     ServerDistances,
     StructuredScore,
-    TaskAnswer,
     TokenIdentity,
 )
 from whet.core.store import write_json

@@ -85,8 +85,8 @@ def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
     reader.refuse_textless()
     if not count:
         raise UsageError(
-            f"{path} holds no held-out text; give lines with messages or text, not token ids, "
-            "images or sound"
+            f"{path} holds no held-out text",
+            fix="give lines with messages or text, not token ids, images or sound",
         )
     chosen = set(spread(range(count), limit))
     usable = enumerate(filter(_can_score, reader))
@@ -117,7 +117,7 @@ def load_tasks(path: Path, limit: int) -> list[Task]:
     for task in _read_tasks(path):
         if task.id in ids:
             raise UsageError(
-                f"{path}: the task id {task.id!r} occurs twice; give every task its own id"
+                f"{path}: the task id {task.id!r} occurs twice", fix="give every task its own id"
             )
         ids.add(task.id)
         kinds.setdefault(task.task, []).append(task)
@@ -147,11 +147,13 @@ def _read_tasks(path: Path) -> Iterator[Task]:
                     empty = False
                     yield _parse(line, f"{path} line {number}")
     except FileNotFoundError as error:
-        raise UsageError(f"no tasks at {path}; correct the path or leave the key out") from error
+        raise UsageError(
+            f"no tasks at {path}", fix="correct the path or leave the key out"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the tasks at {path} cannot be read: {error}") from error
     if empty:
-        raise UsageError(f"{path} holds no tasks; write one JSON object a line")
+        raise UsageError(f"{path} holds no tasks", fix="write one JSON object a line")
 
 
 def _parse(line: str, where: str) -> Task:
@@ -162,5 +164,5 @@ def _parse(line: str, where: str) -> Task:
         key = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         raise UsageError(
-            f"{where}: {key + ': ' if key else ''}{message}; correct that line"
+            f"{where}: {key + ': ' if key else ''}{message}", fix="correct that line"
         ) from error

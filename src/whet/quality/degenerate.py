@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from whet.core.format import percent
-from whet.core.records import DegenerateTraffic, GateVerdict
+from whet.core.records.quality_checks import DegenerateTraffic, GateVerdict
 from whet.core.redact import starred
 from whet.quality.paired import holm, sign_flip
 

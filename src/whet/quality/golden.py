@@ -100,7 +100,9 @@ def choose_probes(
                 index, cut = queue.pop(0)
                 chosen[documents[index][:cut]] = f"{index}@{cut}"
     if not chosen:
-        raise UsageError("no document is long enough for a golden probe; give longer held-out text")
+        raise UsageError(
+            "no document is long enough for a golden probe", fix="give longer held-out text"
+        )
     return [(name, prompt) for prompt, name in chosen.items()]
 
 
@@ -258,17 +260,21 @@ def read_golden(path: Path) -> GoldenProbes:
     try:
         golden = decode(GoldenProbes, read_json(path))
     except FileNotFoundError as error:
-        raise UsageError(f"no golden probes at {path}; take them from a good deployment") from error
+        raise UsageError(
+            f"no golden probes at {path}", fix="take them from a good deployment"
+        ) from error
     except OSError as error:
         raise StorageError(
-            f"{path} cannot be read: {error.strerror}; check its permissions"
+            f"{path} cannot be read: {error.strerror}", fix="check its permissions"
         ) from error
     except (ValueError, StorageError) as error:
         raise StorageError(
-            f"{path} holds no golden probes of this version of whet; take them again"
+            f"{path} holds no golden probes of this version of whet", fix="take them again"
         ) from error
     rows = {len(row) for row in golden.draws}
     whole = rows == {len(golden.probes)} and len(golden.draws) == golden.repetitions
     if not golden.probes or not whole or any(not probe.tokens for probe in golden.probes):
-        raise StorageError(f"{path} is damaged: probes and draws do not match; take them again")
+        raise StorageError(
+            f"{path} is damaged: probes and draws do not match", fix="take them again"
+        )
     return golden

@@ -112,7 +112,7 @@ def add_start(probes: GoldenProbes, now: GoldenProbes) -> GoldenProbes:
         raise UsageError(f"{refused}: {now.broken or now.missing or 'nothing was asked'}")
     _refuse_other(probes, now)
     if changed := _changed(probes, now):
-        raise UsageError(f"{refused}: {changed[0]}; save a new baseline")
+        raise UsageError(f"{refused}: {changed[0]}", fix="save a new baseline")
     starts = (*starts_of(probes), *starts_of(now))
     means = np.mean(starts, axis=0).tolist()
     joined = [
@@ -227,8 +227,8 @@ def _refuse_other(probes: GoldenProbes, now: GoldenProbes) -> None:
     before = [(p.id, p.prompt, p.tokens[0].token_id) for p in probes.probes]
     if before != [(p.id, p.prompt, p.tokens[0].token_id) for p in now.probes]:
         raise UsageError(
-            "the two sets of golden probes have different prompts or tokens; take the new ones "
-            "with retake_golden, from the old ones"
+            "the two sets of golden probes have different prompts or tokens",
+            fix="take the new ones with retake_golden, from the old ones",
         )
 
 

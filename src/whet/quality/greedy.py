@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from whet.client import Failure
-from whet.core.records import Divergence, Estimate, GreedyParity
+from whet.core.records.quality_checks import Divergence, GreedyParity
+from whet.core.records.summary import Estimate
 from whet.quality.asking import (
     ModelEndpoint,
     Reply,

@@ -16,7 +16,7 @@ from typing import Any, Final
 from whet.checkpoint import load_tokenizer
 from whet.client import Endpoint
 from whet.core.errors import MeasurementError, UsageError
-from whet.core.records import TaskAnswer, TaskScore
+from whet.core.records.quality import TaskAnswer, TaskScore
 from whet.core.redact import redact
 from whet.quality.answers import score_task
 from whet.quality.asking import ModelEndpoint
@@ -43,7 +43,8 @@ def require_harness() -> None:
     """Raise ``UsageError`` unless lm_eval is installed."""
     if importlib.util.find_spec("lm_eval") is None or importlib.util.find_spec("tenacity") is None:
         raise UsageError(
-            "lm-evaluation-harness is not installed; install it with: pip install 'whet[lm-eval]'"
+            "lm-evaluation-harness is not installed",
+            fix="install it with: pip install 'whet[lm-eval]'",
         )
 
 
@@ -98,8 +99,8 @@ def _run(task: str, words: Sequence[str], folder: str) -> None:
     detail = redact(lines[-1] if lines else f"exit code {done.returncode}")[:_DETAIL_CHARACTERS]
     if "Tasks not found" in detail:
         raise UsageError(
-            f"lm-evaluation-harness knows no task {task!r}; correct the name, or give the "
-            "folder of its task file with --include-path"
+            f"lm-evaluation-harness knows no task {task!r}",
+            fix="correct the name, or give the folder of its task file with --include-path",
         )
     raise MeasurementError(f"lm_eval failed ({detail})")
 
@@ -130,8 +131,8 @@ def read_output(folder: Path, task: str) -> dict[str, dict[str, float]]:
                     values.setdefault(name, {})[f"{key} {sample['doc_id']}"] = own
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise MeasurementError(
-            f"lm_eval wrote no results in the format of version 0.4 ({error!r}); install "
-            "lm-eval>=0.4.13"
+            f"lm_eval wrote no results in the format of version 0.4 ({error!r})",
+            fix="install lm-eval>=0.4.13",
         ) from error
     if not values:
         raise MeasurementError("none of its metrics is one number per document")

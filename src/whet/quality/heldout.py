@@ -56,7 +56,8 @@ def _documents(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:
     if not scorable:
         raise UsageError(
             f"{path} holds no document of two tokens or more within quality.max_tokens = "
-            f"{spec.max_tokens}; give longer text or raise it"
+            f"{spec.max_tokens}",
+            fix="give longer text or raise it",
         )
     return scorable
 
@@ -78,14 +79,15 @@ def _windows(path: Path, encoder: Encoder, spec: QualitySpec) -> HeldoutText:
     """
     size = spec.max_tokens
     if size < _SHORTEST:
-        raise UsageError("a window of one token predicts nothing; raise quality.max_tokens")
+        raise UsageError("a window of one token predicts nothing", fix="raise quality.max_tokens")
     texts = _source_texts(path)
     stream = encoder.document(HeldoutDocument(text="".join(texts)))
     starts = list(range(0, len(stream) - size + 1, size))
     if not starts:
         raise UsageError(
             f"{path} holds {len(stream)} tokens, less than one window of quality.max_tokens = "
-            f"{size}; give longer text or lower it"
+            f"{size}",
+            fix="give longer text or lower it",
         )
     starts = spread(starts, spec.max_documents)
     ends = _source_ends(texts, len(stream), encoder)
@@ -113,12 +115,12 @@ def _source_texts(path: Path) -> list[str]:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(_rows(file, path)) if path.suffix in _JSON_LINES else [file.read()]
     except FileNotFoundError as error:
-        raise UsageError(f"no held-out text at {path}; correct the path") from error
+        raise UsageError(f"no held-out text at {path}", fix="correct the path") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the held-out text at {path} cannot be read: {error}") from error
     text = _BETWEEN_ROWS.join(rows)
     if not text.strip():
-        raise UsageError(f"{path} holds no text; give the text of a corpus")
+        raise UsageError(f"{path} holds no text", fix="give the text of a corpus")
     titles = [title.start() for title in _TITLE.finditer(text)]
     if titles:
         cuts = [0, *(at for at in titles if text[:at].strip()), len(text)]
@@ -135,12 +137,13 @@ def _rows(lines: Iterator[str], path: Path) -> Iterator[str]:
             row = json.loads(line)
         except ValueError as error:
             raise UsageError(
-                f"{path} line {number} is not JSON; correct that line, or name a plain text file "
-                ".txt"
+                f"{path} line {number} is not JSON",
+                fix="correct that line, or name a plain text file .txt",
             ) from error
         if not isinstance(row, dict) or not isinstance(row.get("text"), str):
             raise UsageError(
-                f'{path} line {number} has no "text"; quality.protocol: windows needs plain text, '
-                "not chats: give quality.heldout such a file, or leave the protocol out"
+                f'{path} line {number} has no "text"',
+                fix="quality.protocol: windows needs plain text, "
+                "not chats: give quality.heldout such a file, or leave the protocol out",
             )
         yield row["text"]

@@ -17,7 +17,7 @@ from whet.checkpoint import load_tokenizer
 from whet.checkpoint.chat import FIXED_DATE, ChatTemplate
 from whet.client import Failure, post_many
 from whet.core.errors import CheckpointError
-from whet.core.records import TokenIdentity
+from whet.core.records.quality_checks import TokenIdentity
 from whet.quality.asking import Reply, describe, first_choice
 from whet.quality.data import Message
 
@@ -221,7 +221,9 @@ def _end_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
         try:
             value = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
         except (ValueError, AttributeError) as error:
-            raise CheckpointError(f"{file} is not a JSON object; copy it from the model") from error
+            raise CheckpointError(
+                f"{file} is not a JSON object", fix="copy it from the model"
+            ) from error
         ends |= {
             each for each in (value if isinstance(value, list) else [value]) if each is not None
         }

@@ -22,7 +22,8 @@ from typing import Final
 from whet.client import scrape
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS
 from whet.core.errors import EngineLostError, MeasurementError
-from whet.core.records import Counters, GateVerdict, GreedyParity, LosslessCheck, TwoSample
+from whet.core.records.load import Counters
+from whet.core.records.quality_checks import GateVerdict, GreedyParity, LosslessCheck, TwoSample
 from whet.quality.asking import ModelEndpoint
 from whet.quality.greedy import (
     Continuations,

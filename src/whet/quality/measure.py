@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from whet.core.protocols import Progress
-from whet.core.records import Estimate, QualityRecord
+from whet.core.records.quality import QualityRecord
+from whet.core.records.summary import Estimate
 from whet.quality.answers import (
     Answers,
     answer_tasks,

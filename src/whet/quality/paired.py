@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from whet.core.records import Estimate, TaskScore
+from whet.core.records.quality import TaskScore
+from whet.core.records.summary import Estimate
 
 SIGNIFICANCE: Final = 0.05
 POWER: Final = 0.8

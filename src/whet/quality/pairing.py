@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from whet.core.records import Estimate, QualityRecord
+from whet.core.records.quality import QualityRecord
+from whet.core.records.summary import Estimate
 from whet.quality.answers import score_tasks, tasks_at_chance
 from whet.quality.likelihood import Nll
 from whet.quality.perplexity import broken_documents, perplexity_ratio

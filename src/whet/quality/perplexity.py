@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 from whet.metrics.estimates import Floats
 from whet.quality.likelihood import Nll
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whet.core.protocols import Dialect
-from whet.core.records import QualityRecord
+from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
 from whet.quality.golden import GoldenSource
 from whet.quality.lossless import PlainReference

@@ -69,17 +69,18 @@ class Encoder:
     ) -> str:
         if not self._template.source:
             raise UsageError(
-                f"the tokenizer in {self._folder} has no chat template; add one, or give held-out "
-                'documents as {"text": …} and leave chat tasks out'
+                f"the tokenizer in {self._folder} has no chat template",
+                fix='add one, or give held-out documents as {"text": …} and leave chat tasks out',
             )
         plain = [{"role": message.role, "content": message.content} for message in messages]
         try:
             return self._template.chat(plain, answered=answered, variables=own)
         except TemplateProblem as problem:
             raise UsageError(
-                f"{problem}, whose roles are {[m.role for m in messages]}; correct the roles in "
+                f"{problem}, whose roles are {[m.role for m in messages]}",
+                fix="correct the roles in "
                 "the data file, or set quality.chat_template_kwargs to the variables that the "
-                "template needs"
+                "template needs",
             ) from problem
 
 

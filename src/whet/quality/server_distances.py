@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.core.records import DocumentDistance, Estimate, ServerDistances
+from whet.core.records.quality_checks import DocumentDistance, ServerDistances
+from whet.core.records.summary import Estimate
 from whet.metrics import certified
 from whet.quality.perplexity import document_mean
 from whet.quality.top_logprobs import TopDocument, TopLogprobs

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from whet.client import Failure
-from whet.core.records import StructuredScore, TaskAnswer
+from whet.core.records.quality import TaskAnswer
+from whet.core.records.quality_checks import StructuredScore
 from whet.quality.answers import answer_tasks
 from whet.quality.asking import ModelEndpoint, ask, describe, first_choice
 from whet.quality.data import Task

@@ -85,18 +85,18 @@ def read_top_logprobs(path: Path, data_sha256: str) -> TopLogprobs:
         with np.load(path, allow_pickle=False) as file:
             stored = {name: file[name] for name in _MEMBERS}
     except FileNotFoundError as error:
-        raise StorageError(f"{path} does not exist; {_AGAIN}") from error
+        raise StorageError(f"{path} does not exist", fix=_AGAIN) from error
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise StorageError(f"{path} is damaged or not written by whet; {_AGAIN}") from error
+        raise StorageError(f"{path} is damaged or not written by whet", fix=_AGAIN) from error
     if str(stored["data_sha256"]) != data_sha256:
         raise UsageError(
-            f"{path} holds log-probabilities of other text, tasks or token ids; {_AGAIN} with "
-            "these files and this tokenizer"
+            f"{path} holds log-probabilities of other text, tasks or token ids",
+            fix=f"{_AGAIN} with these files and this tokenizer",
         )
     top_k, ends = int(stored["top_k"]), np.cumsum(stored["positions"]).tolist()
     arrays = stored["ids"], stored["logprobs"]
     if any(array.shape != (ends[-1], top_k + 1) for array in arrays):
-        raise StorageError(f"{path} is damaged; {_AGAIN}")
+        raise StorageError(f"{path} is damaged", fix=_AGAIN)
     parts = zip(*(np.split(array, ends)[:-1] for array in arrays), strict=True)
     documents = [TopDocument(ids=ids, logprobs=logprobs) for ids, logprobs in parts]
     return TopLogprobs(top_k=top_k, data_sha256=data_sha256, documents=documents)

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from whet.client import Failure
-from whet.core.records import TwoSample
+from whet.core.records.quality_checks import TwoSample
 from whet.quality.asking import ModelEndpoint, Reply, ask, describe_missing
 from whet.quality.greedy import (
     Prompts,

@@ -28,7 +28,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from whet.core.records import Estimate, GateVerdict, QualityRecord, TaskAnswer, TaskScore
+from whet.core.records.quality import QualityRecord, TaskAnswer, TaskScore
+from whet.core.records.quality_checks import GateVerdict
+from whet.core.records.summary import Estimate
 from whet.quality.degenerate import SILENT_SHARE, degenerate, says_nothing
 from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
 

@@ -161,8 +161,8 @@ def require_measurable(architecture: Architecture, what: str, *, folds: bool = F
         reason, needed, instead = architecture.unfolded, "the scales", "method gptq, or "
     if reason is not None:
         raise QuantizationError(
-            f"{what} needs {needed} of {architecture.model_type!r} layers, but {reason}; use "
-            f"{instead}round to nearest (--method rtn with W4A16, or --scheme FP8_DYNAMIC)"
+            f"{what} needs {needed} of {architecture.model_type!r} layers, but {reason}",
+            fix=f"use {instead}round to nearest (--method rtn with W4A16, or --scheme FP8_DYNAMIC)",
         )
 
 
@@ -171,7 +171,8 @@ def require_cached(architecture: Architecture) -> None:
     if not any(linear.endswith(CACHED) for linear in architecture.linears):
         raise QuantizationError(
             f"{architecture.model_type!r} layers store no keys and values of their own, which an "
-            "FP8 KV cache with scales needs; leave kv_cache out"
+            "FP8 KV cache with scales needs",
+            fix="leave kv_cache out",
         )
 
 
@@ -181,8 +182,8 @@ def require_groups(shapes: Shapes, linears: Sequence[str], group_size: int | Non
         inputs = shapes[f"{name}.weight"][1]
         if inputs % group_size:  # type: ignore[operator]
             raise QuantizationError(
-                f"{name} has {inputs} inputs, not a multiple of the group size {group_size}; "
-                "choose a group size of 32 or 64 that divides it"
+                f"{name} has {inputs} inputs, not a multiple of the group size {group_size}",
+                fix="choose a group size of 32 or 64 that divides it",
             )
 
 
@@ -200,7 +201,8 @@ def require_blocks(architecture: Architecture, shapes: Shapes) -> None:
             if inputs == _BLOCK or any(size % _BLOCK for size in sizes):
                 raise QuantizationError(
                     f"{prefix}{linear} is {outputs} × {inputs}, and FP8_BLOCK needs whole blocks "
-                    f"of {_BLOCK} × {_BLOCK}, two or more in a row; choose FP8_DYNAMIC"
+                    f"of {_BLOCK} × {_BLOCK}, two or more in a row",
+                    fix="choose FP8_DYNAMIC",
                 )
 
 
@@ -225,8 +227,8 @@ def _require_decoder(model_type: str, prefixes: Sequence[str]) -> None:
     if len(stems) != 1:
         what = "no decoder layers" if not stems else f"layers of several parts ({sorted(stems)})"
         raise QuantizationError(
-            f"the architecture {model_type!r} cannot be quantized: its checkpoint has {what}; "
-            f"choose a text model, of {_SUPPORTED} for all methods"
+            f"the architecture {model_type!r} cannot be quantized: its checkpoint has {what}",
+            fix=f"choose a text model, of {_SUPPORTED} for all methods",
         )
 
 
@@ -237,9 +239,10 @@ def _require_plain_experts(model_type: str, shapes: Shapes) -> None:
         if len(shape) == 3 and in_decoder and "conv" not in name:
             raise QuantizationError(
                 f"the architecture {model_type!r} cannot be quantized: {name} holds all experts of "
-                "a layer, a form that engines read in 16 bit only; serve it with quantization: "
+                "a layer, a form that engines read in 16 bit only",
+                fix="serve it with quantization: "
                 "fp8, choose a checkpoint whose experts are stored one by one, or set writer: "
-                "llm-compressor in the recipe"
+                "llm-compressor in the recipe",
             )
 
 
@@ -254,8 +257,8 @@ def _require_siblings(prefix: str, units: Sequence[UnitMap], layer: Mapping[str,
         needed += [] if unit.fold is None else [unit.fold]
         if missing := [name for name in needed if name not in layer]:
             raise QuantizationError(
-                f"the checkpoint has no {prefix}{missing[0]}.weight, which its architecture needs; "
-                "download the checkpoint again"
+                f"the checkpoint has no {prefix}{missing[0]}.weight, which its architecture needs",
+                fix="download the checkpoint again",
             )
 
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from whet.checkpoint import load_tokenizer
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem, sent_at
 from whet.core.errors import UsageError
-from whet.core.records import CalibrationFacts, ModelFacts
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import CalibrationFacts
 from whet.core.spec import RecipeSpec
 from whet.requests import (
     BLANK,
@@ -74,7 +75,7 @@ def load_calibration(
     cut = (_cut(ids, max_tokens, dice) for ids in _tokenize(path, sampled, tokenizer))
     ids = tuple(sample for sample in cut if len(sample) >= _MIN_TOKENS)
     if not ids:
-        raise UsageError(f"the calibration file {path} has no usable text; give {_FORMS}")
+        raise UsageError(f"the calibration file {path} has no usable text", fix=f"give {_FORMS}")
     facts = CalibrationFacts(
         source=str(path),
         sha256=sha256,
@@ -116,7 +117,8 @@ def calibration_sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UsageError(
-            f"the calibration file {path} cannot be read ({error.strerror or error}); give {_FORMS}"
+            f"the calibration file {path} cannot be read ({error.strerror or error})",
+            fix=f"give {_FORMS}",
         ) from error
 
 
@@ -161,7 +163,9 @@ def _draw_text(
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"the calibration file {path} is not UTF-8 text; give {_FORMS}") from error
+        raise UsageError(
+            f"the calibration file {path} is not UTF-8 text", fix=f"give {_FORMS}"
+        ) from error
     pieces = list(_pieces(text, max_tokens * _CHARS_PER_TOKEN))
     return [
         LoggedRequest(place=f"piece {index + 1}", prompt=pieces[index])
@@ -188,8 +192,8 @@ def _tokenize(
     template = ChatTemplate(tokenizer)
     if any(request.messages for request in sampled) and not template.source:
         raise UsageError(
-            f"{path} holds chat messages, but the tokenizer has no chat template; give rows "
-            "with text"
+            f"{path} holds chat messages, but the tokenizer has no chat template",
+            fix="give rows with text",
         )
     ids: dict[int, Sequence[int]] = {}
     for special in (False, True):
@@ -218,7 +222,8 @@ def _logged_ids(
     if max(ids) >= len(tokenizer):
         raise UsageError(
             f"{request.place} holds token id {max(ids)}, and the tokenizer has "
-            f"{len(tokenizer)} tokens; give a log of this model, or prompts as text"
+            f"{len(tokenizer)} tokens",
+            fix="give a log of this model, or prompts as text",
         )
     answer: list[int] = tokenizer.encode(request.output or "", add_special_tokens=False)
     return [*ids, *answer]
@@ -235,7 +240,7 @@ def _render(request: LoggedRequest, template: ChatTemplate) -> str:
         )
     except TemplateProblem as problem:
         raise UsageError(
-            f"{request.place}: {problem}; change its roles, or give the row as text"
+            f"{request.place}: {problem}", fix="change its roles, or give the row as text"
         ) from problem
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import QuantizationError, WhetError
-from whet.core.records import ModelFacts, QuantizedCheckpoint, decode
+from whet.core.records.codec import decode
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import GROUPED, RecipeSpec
 from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quant.calibration import calibration_sha256
@@ -96,17 +98,18 @@ def find_existing(out: Path, key: CacheKey) -> QuantizedCheckpoint | None:
     record = read_record(out)
     if record is None:
         raise QuantizationError(
-            f"{out} exists and is not a finished whet checkpoint; remove it or choose another "
-            "folder"
+            f"{out} exists and is not a finished whet checkpoint",
+            fix="remove it or choose another folder",
         )
     if record.changed_files(out):
         raise QuantizationError(
-            f"a file of {out} changed since it was quantized; remove the folder and run again"
+            f"a file of {out} changed since it was quantized",
+            fix="remove the folder and run again",
         )
     if record.origin != key:
         raise QuantizationError(
-            f"{out} holds a checkpoint of other weights, another recipe or other calibration text; "
-            "remove it or choose another folder"
+            f"{out} holds a checkpoint of other weights, another recipe or other calibration text",
+            fix="remove it or choose another folder",
         )
     return replace(record.quantized, path=str(out.resolve()))
 

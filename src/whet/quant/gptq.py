@@ -144,8 +144,8 @@ def reversed_factor(gram: Tensor, order: Tensor) -> Tensor:
         if inverse_factor_(factor):
             return factor
     raise QuantizationError(
-        "GPTQ cannot factor the second moment of the calibration inputs; use more or other "
-        "calibration text, or method awq"
+        "GPTQ cannot factor the second moment of the calibration inputs",
+        fix="use more or other calibration text, or method awq",
     )
 
 

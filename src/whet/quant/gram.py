@@ -88,8 +88,9 @@ class InputMeter:
         # The diagonal is each channel's sum of squares, so any NaN or infinity is in it.
         if self._tokens == 0 or not bool(torch.isfinite(self._gram.diagonal()).all()):
             raise QuantizationError(
-                f"the activations that enter {name} are not finite; check that the source "
-                "checkpoint answers sensibly in 16 bit before quantizing it"
+                f"the activations that enter {name} are not finite",
+                fix="check that the source "
+                "checkpoint answers sensibly in 16 bit before quantizing it",
             )
         gram = mirrored(self._gram.div_(self._tokens), self._block)
         return InputStats(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whet.core.errors import QuantizationError
-from whet.core.records import UnitError
+from whet.core.records.quant import UnitError
 from whet.quant.architecture import CACHED, UnitMap
 from whet.quant.fold import LinearScales, fold_scales, row_scale, scale_rounding
 from whet.quant.meter import BlockMeter, FallbackForm
@@ -122,7 +122,8 @@ class LayerQuantizer:
         weight, name = layer.stacked(unit, self.device), layer.full_name(unit.name)
         if not bool(torch.isfinite(weight).all()):
             raise QuantizationError(
-                f"a weight of {name} is not finite; download the checkpoint again, or repair it"
+                f"a weight of {name} is not finite",
+                fix="download the checkpoint again, or repair it",
             )
         unclipped = [layer.tensors[f"{linear}.weight"] for linear in unit.linears[: unit.unclipped]]
         return UnitProblem(

@@ -12,7 +12,8 @@ import torch
 from whet.checkpoint.files import read_json
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
-from whet.core.records import ModelFacts, QuantizedCheckpoint
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.torch_device import pick_device
 from whet.quant.architecture import Architecture, read_architecture
 from whet.quant.calibration import Calibration, load_for
@@ -100,8 +101,9 @@ def _linear_dtype(reader: TensorReader, architecture: Architecture) -> torch.dty
     dtypes = {reader.headers[f"{linear}.weight"].dtype for linear in architecture.linears}
     if len(dtypes) != 1 or not dtypes <= _DTYPES.keys():
         raise QuantizationError(
-            f"the linear layers are stored as {', '.join(sorted(dtypes))}; one of "
-            f"{', '.join(_DTYPES)} for all of them is needed: convert the checkpoint first"
+            f"the linear layers are stored as {', '.join(sorted(dtypes))}",
+            fix=f"one of "
+            f"{', '.join(_DTYPES)} for all of them is needed: convert the checkpoint first",
         )
     return _DTYPES[dtypes.pop()]
 
@@ -113,8 +115,8 @@ def _open_stream(samples: Calibration, model: SourceModel, timer: PhaseTimer) ->
     names = [name for name in model.reader.headers if name.endswith("embed_tokens.weight")]
     if not names:
         raise QuantizationError(
-            "the checkpoint has no embed_tokens.weight, which its architecture needs; download the "
-            "checkpoint again"
+            "the checkpoint has no embed_tokens.weight, which its architecture needs",
+            fix="download the checkpoint again",
         )
     with timer.phase("read"):
         table = model.reader.read(names[0], model.device)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whet.core.records import UnitError
+from whet.core.records.quant import UnitError
 from whet.quant.coordinate_descent import row_slices
 from whet.quant.fold import LinearScales
 from whet.quant.gram import InputStats, output_error

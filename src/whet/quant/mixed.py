@@ -18,7 +18,7 @@ import torch
 
 from whet.checkpoint.shards import ShardWriter
 from whet.core.errors import QuantizationError
-from whet.core.records import UnitError
+from whet.core.records.quant import UnitError
 from whet.core.spec import MixedSpec
 from whet.quant.fold import LinearScales
 from whet.quant.meter import FallbackForm
@@ -58,7 +58,8 @@ def choose_units(costs: Sequence[UnitCost], budget: MixedSpec) -> frozenset[str]
         least = sum(item.bits for item in costs) / weights
         raise QuantizationError(
             f"mixed.bits_per_weight must be at least {least:.3f}, the scheme's own bits (got "
-            f"{budget.bits_per_weight:g}); raise the budget or leave mixed out"
+            f"{budget.bits_per_weight:g})",
+            fix="raise the budget or leave mixed out",
         )
     selected = set()
     for item in sorted(costs, key=lambda item: item.gain, reverse=True):

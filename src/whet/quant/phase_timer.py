@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from whet.core.errors import QuantizationError
-from whet.core.records import Phase
+from whet.core.records.quant import Phase
 from whet.core.units import NS_PER_S
 
 
@@ -39,8 +39,9 @@ class PhaseTimer:
             self._wait()
         except torch.OutOfMemoryError as error:
             raise QuantizationError(
-                f"the memory of {self._device} ran out; free it, give shorter calibration samples "
-                "(--max-tokens), or quantize on the CPU with --device cpu"
+                f"the memory of {self._device} ran out",
+                fix="free it, give shorter calibration samples "
+                "(--max-tokens), or quantize on the CPU with --device cpu",
             ) from error
         self._phase_ns[name] = self._phase_ns.get(name, 0) + time.monotonic_ns() - started
         if self._device.type == "cuda":

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from whet.checkpoint import read_facts
 from whet.checkpoint.shards import ShardWriter
-from whet.core.records import ModelFacts, QuantizedCheckpoint, UnitError
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import QuantizedCheckpoint, UnitError
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.core.staging import require_space, staged
 from whet.quant.architecture import Architecture

@@ -8,7 +8,8 @@ from pathlib import Path
 from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
-from whet.core.records import ModelFacts, QuantizedCheckpoint
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR, RecipeSpec
 from whet.core.torch_device import release_memory
 from whet.quant.checkpoint_record import CacheKey, cache_key, find_existing
@@ -122,6 +123,6 @@ def _by_other_tools(
 def _require_sixteen_bit(facts: ModelFacts) -> None:
     if facts.stored.scheme not in _UNQUANTIZED:
         raise QuantizationError(
-            f"{facts.path} is already quantized ({facts.stored.scheme}); give the 16-bit "
-            "checkpoint that it was made of"
+            f"{facts.path} is already quantized ({facts.stored.scheme})",
+            fix="give the 16-bit checkpoint that it was made of",
         )

@@ -55,7 +55,8 @@ class Skeleton:
         except _FAULTS as error:
             raise QuantizationError(
                 f"transformers builds no decoder of {source} whose layers can be measured "
-                f"({type(error).__name__}: {error}); round to nearest instead (--method rtn)"
+                f"({type(error).__name__}: {error})",
+                fix="round to nearest instead (--method rtn)",
             ) from error
 
     def load(

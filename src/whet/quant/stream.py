@@ -164,8 +164,8 @@ class LayerStream:
         )
         if missing:
             raise QuantizationError(
-                f"the checkpoint has no {prefix}{missing}, which its architecture needs; "
-                "download the checkpoint again"
+                f"the checkpoint has no {prefix}{missing}, which its architecture needs",
+                fix="download the checkpoint again",
             )
         return layer.eval()
 
@@ -201,7 +201,8 @@ class LayerStream:
         except _FAULTS as error:
             raise QuantizationError(
                 f"transformers cannot run a layer of {self._architecture.model_type!r} alone "
-                f"({type(error).__name__}: {error}); round to nearest instead (--method rtn)"
+                f"({type(error).__name__}: {error})",
+                fix="round to nearest instead (--method rtn)",
             ) from error
         raise AssertionError("the model did not run its last layer")
 

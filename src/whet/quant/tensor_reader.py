@@ -31,8 +31,8 @@ class TensorReader:
             tensor: Tensor = self._opened(file, str(device)).get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
-                f"the tensor {name!r} of {file} cannot be read ({error}); download the checkpoint "
-                "again"
+                f"the tensor {name!r} of {file} cannot be read ({error})",
+                fix="download the checkpoint again",
             ) from error
         return tensor
 

@@ -86,7 +86,7 @@ def _check_names(
     plain = source.headers.keys() - {f"{linear}.weight" for linear in expected}
     if wrong := sorted(written.headers.keys() ^ (parts | plain)):
         raise QuantizationError(
-            f"{wrong[0]} is missing or unexpected in the written checkpoint; {_AGAIN}"
+            f"{wrong[0]} is missing or unexpected in the written checkpoint", fix=_AGAIN
         )
 
 
@@ -105,8 +105,8 @@ def require_finite(folder: Path) -> None:
         below = name.endswith("_scale") and bool((tensor < 0).any())
         if below or not bool(torch.isfinite(tensor).all()):
             raise QuantizationError(
-                f"{name} holds a value that is not finite or a scale below zero; give other "
-                "calibration text, or another method"
+                f"{name} holds a value that is not finite or a scale below zero",
+                fix="give other calibration text, or another method",
             )
 
 
@@ -121,11 +121,11 @@ def _parts(
 def _check_plain(name: str, written: TensorReader, source: TensorReader) -> None:
     before, after = source.headers[name], written.headers[name]
     if (before.dtype, before.shape) != (after.dtype, after.shape):
-        raise QuantizationError(f"{name} changed its dtype or shape in writing; {_AGAIN}")
+        raise QuantizationError(f"{name} changed its dtype or shape in writing", fix=_AGAIN)
     tensor = written.read(name)
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
         raise QuantizationError(
-            f"{name} holds a value that is not finite; check the source checkpoint"
+            f"{name} holds a value that is not finite", fix="check the source checkpoint"
         )
 
 
@@ -137,18 +137,18 @@ def _check_linear(
     scaled = expected.scales.to(device).apply(weight.float())
     if expected.grid is None:
         if not torch.equal(state["weight"], scaled.to(weight.dtype)):
-            raise QuantizationError(f"{linear} differs from what was written; {_AGAIN}")
+            raise QuantizationError(f"{linear} differs from what was written", fix=_AGAIN)
         return
     forms = {part: (tensor.dtype, tuple(tensor.shape)) for part, tensor in state.items()}
     shape = state.get("weight_shape")
     if forms != parts or (shape is not None and shape.tolist() != list(weight.shape)):
-        raise QuantizationError(f"{linear} was stored with another dtype or shape; {_AGAIN}")
+        raise QuantizationError(f"{linear} was stored with another dtype or shape", fix=_AGAIN)
     for name in ("weight_scale", "input_scale"):
         scale = state.get(name)
         if scale is not None and not bool((torch.isfinite(scale) & (scale > 0)).all()):
-            raise QuantizationError(f"a scale of {linear} is not a positive number; {_AGAIN}")
+            raise QuantizationError(f"a scale of {linear} is not a positive number", fix=_AGAIN)
     if not _near(state, scaled, expected, expected.grid):
-        raise QuantizationError(f"{linear} is further from its source than rounding; {_AGAIN}")
+        raise QuantizationError(f"{linear} is further from its source than rounding", fix=_AGAIN)
 
 
 def _near(state: Mapping[str, Tensor], scaled: Tensor, expected: Expected, grid: Grid) -> bool:

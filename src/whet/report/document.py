@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from whet.core.records import Estimate
-from whet.metrics.metric import Metric
+from whet.core.records.summary import Estimate
 from whet.report.text import DASH, Shown, shown
 
 if TYPE_CHECKING:
     from altair import LayerChart
+
+    from whet.metrics.metric import Metric
 
 Tone = Literal["plain", "good", "bad", "warn", "muted", "struck", "strong"]
 """``struck`` is a figure that does not count, ``muted`` what matters less."""

@@ -10,7 +10,7 @@ TERMS: Final[Mapping[str, str]] = {
     "TTFT p95": "Time to first token: 95 of 100 requests were faster",
     "TTFT p95, ms": "Time to first token: 95 of 100 requests were faster",
     "TPOT p50": "Time per output token after the first: half of the requests were faster",
-    "in flight": "Requests that the client has open at once",
+    "concurrency": "Requests that the client has open at once",
     "Acceptance": "Tokens per step of a speculative server, and the share of drafts accepted",
     "Prefix hits": "Share of prompt tokens that the prefix cache answered, and the share expected",
     "Cells proved": "Loads at which the log and counters show that every feature was running",

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from whet.core.format import number, percent, points
-from whet.core.records import Estimate
+from whet.core.records.summary import Estimate
 
 DASH: Final = "–"
 ONE_START: Final = "one start: no verdict"

@@ -45,7 +45,7 @@ def check_file(path: Path) -> None:
     """Raise ``UsageError`` for a log that is missing, empty, or in a foreign encoding."""
     head = _head(path)
     if head == b"":
-        raise UsageError(f"the log {path} is empty; give a file with at least one request")
+        raise UsageError(f"the log {path} is empty", fix="give a file with at least one request")
     for magic, problem in _FOREIGN:
         if head is not None and head.startswith(magic):
             raise UsageError(f"{path} {problem}")
@@ -149,8 +149,8 @@ def _document(file: IO[bytes], name: str, leave_out: LeaveOut) -> Iterator[Item]
             rest = len(text) - start
             if rest > MAX_LINE_BYTES:
                 raise UsageError(
-                    f"{place} is not valid JSON, or larger than {human_bytes(MAX_LINE_BYTES)}; "
-                    "write one request per line with: jq -c '.[]'"
+                    f"{place} is not valid JSON, or larger than {human_bytes(MAX_LINE_BYTES)}",
+                    fix="write one request per line with: jq -c '.[]'",
                 ) from None
             more = stream.read(max(MIB, rest))
             if not more:
@@ -199,14 +199,18 @@ def _head(path: Path) -> bytes | None:
 def open_log(path: Path) -> Iterator[IO[bytes]]:
     """The file's bytes, unpacked."""
     if path.exists() and not path.is_file():
-        raise UsageError(f"{path} is neither a file nor a folder; write the log to a file first")
+        raise UsageError(
+            f"{path} is neither a file nor a folder", fix="write the log to a file first"
+        )
     try:
         file = path.open("rb")
     except FileNotFoundError as error:
-        raise UsageError(f"there is no log {path}; give a file or folder that exists") from error
+        raise UsageError(
+            f"there is no log {path}", fix="give a file or folder that exists"
+        ) from error
     except OSError as error:
         raise UsageError(
-            f"the log {path} cannot be read ({error}); give a file that you may read"
+            f"the log {path} cannot be read ({error})", fix="give a file that you may read"
         ) from error
     with file:
         magic = file.peek(4)[:4]

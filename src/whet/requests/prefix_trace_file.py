@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
-from whet.core.records import HitTokens
+from whet.core.records.hits import HitTokens
 
 FORM: Final = "whet-prefix-trace"
 VERSION: Final = 1
@@ -135,13 +135,14 @@ def read_prefix_trace(path: Path, *, max_requests: int | None = None) -> PrefixT
             requests = tuple(_requests(path, file, max_requests))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"the prefix trace {path} cannot be read ({error}); give a file that whet prompts wrote"
+            f"the prefix trace {path} cannot be read ({error})",
+            fix="give a file that whet prompts wrote",
         ) from error
     wanted = facts.requests if max_requests is None else min(facts.requests, max_requests)
     if len(requests) != wanted or not requests:
         raise UsageError(
-            f"{path} holds {len(requests)} of the {wanted} requests that its first line says; "
-            "copy it anew"
+            f"{path} holds {len(requests)} of the {wanted} requests that its first line says",
+            fix="copy it anew",
         )
     return PrefixTrace(path=str(path), facts=facts, requests=requests)
 
@@ -205,7 +206,8 @@ def _free(place: int, taken: set[int], words: TokenArray, index: int) -> int:
     if len(taken) == len(words):
         raise UsageError(
             f"request {index} goes on differently than {len(taken)} others in the same place, and "
-            "there are no more token ids; give a larger vocabulary"
+            "there are no more token ids",
+            fix="give a larger vocabulary",
         )
     while int(words[place]) in taken:
         place = (place + 1) % len(words)
@@ -215,11 +217,11 @@ def _free(place: int, taken: set[int], words: TokenArray, index: int) -> int:
 def _header(path: Path, line: str) -> PrefixTraceFacts:
     header = _object(path, 1, line)
     if header.get("form") != FORM:
-        raise UsageError(f"{path} is not a {FORM} file; make one with whet prompts")
+        raise UsageError(f"{path} is not a {FORM} file", fix="make one with whet prompts")
     if header.get("version") != VERSION:
         raise UsageError(
-            f"{path} is a {FORM} of version {header.get('version')}, and {VERSION} is read here; "
-            "use the whet that wrote it"
+            f"{path} is a {FORM} of version {header.get('version')}, and {VERSION} is read here",
+            fix="use the whet that wrote it",
         )
     names = [f.name for f in fields(PrefixTraceFacts)]
     return PrefixTraceFacts(**{name: _count(path, 1, header, name) for name in names})
@@ -283,4 +285,4 @@ def _count(path: Path, number: int, item: Mapping[str, Any], key: str) -> int:
 
 
 def _broken(path: Path, number: int, problem: str) -> UsageError:
-    return UsageError(f"{path}, line {number}: {problem}; write it anew with whet prompts")
+    return UsageError(f"{path}, line {number}: {problem}", fix="write it anew with whet prompts")

@@ -107,8 +107,8 @@ class LogReader:
         if count > MAX_BROKEN_SHARE * lines:
             raise UsageError(
                 f"{self.path}: {count} of {lines} lines are broken, more than "
-                f"{MAX_BROKEN_SHARE:.0%} (first {broken[0].first}: {broken[0].reason}); "
-                "correct or remove these lines"
+                f"{MAX_BROKEN_SHARE:.0%} (first {broken[0].first}: {broken[0].reason})",
+                fix="correct or remove these lines",
             )
 
     def refuse_textless(self) -> None:
@@ -124,13 +124,15 @@ class LogReader:
         """The error for a log without any usable request."""
         if self.model is not None and self.models:
             return UsageError(
-                f"{self.path} has no request for the model {self.model!r}; it has "
-                f"{', '.join(sorted(self.models))}{did_you_mean(self.model, self.models)}"
+                f"{self.path} has no request for the model {self.model!r}",
+                fix=f"it has "
+                f"{', '.join(sorted(self.models))}{did_you_mean(self.model, self.models)}",
             )
         reasons = describe_left_out(self.left_out())
         return UsageError(
-            f"{self.path} has no request that can be read ({reasons or 'no file'}); give one JSON "
-            'object per line with "messages", "prompt" or "conversations", or a folder of prompts'
+            f"{self.path} has no request that can be read ({reasons or 'no file'})",
+            fix="give one JSON "
+            'object per line with "messages", "prompt" or "conversations", or a folder of prompts',
         )
 
     def _by_time(self) -> Iterator[LoggedRequest]:
@@ -178,7 +180,8 @@ def only_model(path: Path, model: str | None, *, sample: int = 4_000) -> str | N
     if len(models) > 1:
         counts = ", ".join(f"{name} ({count})" for name, count in models.most_common())
         raise UsageError(
-            f"{path} holds requests for several models: {counts}; models never share a cache, so "
-            f"choose one: --served-model {models.most_common(1)[0][0]}"
+            f"{path} holds requests for several models: {counts}",
+            fix=f"models never share a cache, so "
+            f"choose one: --served-model {models.most_common(1)[0][0]}",
         )
     return next(iter(models), model)

@@ -86,8 +86,8 @@ class Trace:
         times = tuple(row.at_ns for row in self.rows if row.at_ns is not None)
         if len(times) < len(self.rows):
             raise UsageError(
-                f'{self.path} has no times; add a "timestamp" to every line, '
-                "or send its requests at a rate of your own"
+                f"{self.path} has no times",
+                fix='add a "timestamp" to every line, or send its requests at a rate of your own',
             )
         return times
 
@@ -142,10 +142,10 @@ def read_trace(path: Path, reading: Reading = WHOLE) -> Trace:
             return _collect(path, form, rows, reading)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(
-            f"the trace {path} cannot be read ({error}); give CSV or JSON lines in UTF-8"
+            f"the trace {path} cannot be read ({error})", fix="give CSV or JSON lines in UTF-8"
         ) from error
     except BrokenRow as error:
-        raise UsageError(f"{path}, {error}; correct the line or remove it") from error
+        raise UsageError(f"{path}, {error}", fix="correct the line or remove it") from error
 
 
 def cut_trace(trace: Trace, *, duration_s: float | None = None, rows: int | None = None) -> Trace:
@@ -165,7 +165,7 @@ def cut_trace(trace: Trace, *, duration_s: float | None = None, rows: int | None
 
 def _positive(name: str, value: float) -> float:
     if not (math.isfinite(value) and value > 0):
-        raise UsageError(f"{name} is {value}; give a finite number above 0")
+        raise UsageError(f"{name} is {value}", fix="give a finite number above 0")
     return value
 
 
@@ -239,14 +239,15 @@ def _csv_rows(file: Iterable[str], path: Path) -> tuple[str, _Rows]:
     form = next((form for form in CSV_FORMATS if not form.marks.isdisjoint(header)), None)
     if form is None:
         raise UsageError(
-            f"{path} is in no format that is read here; give one of: {_NAMES} "
-            "(CSV with its header, or one JSON object a line)"
+            f"{path} is in no format that is read here",
+            fix=f"give one of: {_NAMES} (CSV with its header, or one JSON object a line)",
         )
     missing = [column for column in form.columns if column not in header]
     if missing:
         raise UsageError(
             f"{path}, line {reader.line_num}: the header of this {form.name} file has no column "
-            f"{', '.join(missing)}; it needs {', '.join(form.columns)}"
+            f"{', '.join(missing)}",
+            fix=f"it needs {', '.join(form.columns)}",
         )
     read = form.read
 
@@ -281,8 +282,8 @@ def _collect(path: Path, form: str, placed: _Rows, reading: Reading) -> Trace:
     good = [row for _, row in rows if not row.failed]
     if not good:
         raise UsageError(
-            f"the trace {path} has no request to send ({len(rows)} failed rows); "
-            "give a file with at least one"
+            f"the trace {path} has no request to send ({len(rows)} failed rows)",
+            fix="give a file with at least one",
         )
     first_ns = good[0].at_ns or 0
     chosen = tuple(_since(row, first_ns) for row in good[: reading.max_rows])
@@ -314,8 +315,8 @@ def _by_time(path: Path, rows: PlacedRows, unit: TimeUnit) -> list[tuple[str, Tr
     for (_, _, before), (place, _, at_ns) in pairwise(timed):
         if at_ns - before > _MOST_GAP_S * NS_PER_S:
             raise UsageError(
-                f"{path}, {place}: time jumps by {ns_to_s(at_ns - before) / 86_400:,.0f} days; "
-                "write all times in one unit, from one clock"
+                f"{path}, {place}: time jumps by {ns_to_s(at_ns - before) / 86_400:,.0f} days",
+                fix="write all times in one unit, from one clock",
             )
     return [(place, replace(row, at_ns=at_ns)) for place, row, at_ns in timed]
 
@@ -331,8 +332,8 @@ def _refuse_restart(path: Path, timed: Sequence[tuple[str, TraceRow, int]]) -> N
     rises = max(times[after:]) - times[after]
     if 2 * min(worst, rises) > max(times) - min(times):
         raise UsageError(
-            f"{path}, {timed[after][0]}: time goes back by {ns_to_s(worst):g} s; "
-            "sort the trace by time, and write all times in one unit"
+            f"{path}, {timed[after][0]}: time goes back by {ns_to_s(worst):g} s",
+            fix="sort the trace by time, and write all times in one unit",
         )
 
 

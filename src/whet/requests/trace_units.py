@@ -38,7 +38,9 @@ def time_unit(
     if (since_1970 := first[0] // NS_PER_S // _EPOCH) > 0:
         unit = next(unit for unit, count in PER_SECOND.items() if since_1970 < 1000 * count)
         if given not in (None, unit):
-            raise UsageError(f"{path}: its times count from 1970 in {unit}; leave out --trace-unit")
+            raise UsageError(
+                f"{path}: its times count from 1970 in {unit}", fix="leave out --trace-unit"
+            )
         return unit
     if given is not None or first[0] == last[0]:
         return given or form_unit
@@ -52,8 +54,8 @@ def time_unit(
         return "s"
     raise UsageError(
         f"{path}, {fraction or last[1]}: its time is not clear: {len(times):,} rows are "
-        f"{rps:.3g} requests per second if it is in s and {1000 * rps:.3g} if it is in ms; write "
-        "all times in one unit, and say which with --trace-unit"
+        f"{rps:.3g} requests per second if it is in s and {1000 * rps:.3g} if it is in ms",
+        fix="write all times in one unit, and say which with --trace-unit",
     )
 
 
@@ -73,7 +75,8 @@ def block_size(path: str, rows: PlacedRows, form_size: int, given: int | None) -
             if (ids - 1) * given >= tokens:
                 raise UsageError(
                     f"{path}, {place}: {ids:,} hash ids of {given} tokens are more than its "
-                    f"{tokens:,} prompt tokens; correct the row or --trace-block-size"
+                    f"{tokens:,} prompt tokens",
+                    fix="correct the row or --trace-block-size",
                 )
         return given
     if not hashed:
@@ -91,8 +94,8 @@ def block_size(path: str, rows: PlacedRows, form_size: int, given: int | None) -
     if form_size in fits or len(set(fits)) == 1:
         return form_size if form_size in fits else fits[0]
     raise UsageError(
-        f"{path}, {_disagreement(hashed, misfits)}; correct the row or say the tokens per hash id "
-        "with --trace-block-size"
+        f"{path}, {_disagreement(hashed, misfits)}",
+        fix="correct the row or say the tokens per hash id with --trace-block-size",
     )
 
 

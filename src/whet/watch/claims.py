@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.engines import get_profile
 from whet.levers import judge_start
 

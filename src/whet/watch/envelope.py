@@ -10,8 +10,9 @@ from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, load_words
-from whet.core.records import Declared, TrialRecord
 from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
+from whet.core.records.evidence import Declared
+from whet.core.records.load import TrialRecord
 from whet.core.run import Run
 from whet.core.units import NS_PER_S
 from whet.metrics.metric import Metric
@@ -41,7 +42,8 @@ def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
     trials = _trials(run, variant, point)
     if not trials:
         raise UsageError(
-            f"{variant} has no usable trial at {load_words(point)}; finish the run with --resume"
+            f"{variant} has no usable trial at {load_words(point)}",
+            fix="finish the run with --resume",
         )
     ranges = tuple(_ranges(trials))
     rate = next((item for item in ranges if item.metric == "acceptance_rate"), None)

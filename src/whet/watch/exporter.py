@@ -88,10 +88,12 @@ class Exporter:
     def _serve(self, listen: str) -> Any:
         host, _, port = listen.rpartition(":")
         if not port.isdecimal() or not host:
-            raise UsageError(f"--listen {listen} is not HOST:PORT; write 127.0.0.1:9464, or off")
+            raise UsageError(
+                f"--listen {listen} is not HOST:PORT", fix="write 127.0.0.1:9464, or off"
+            )
         try:
             return start_http_server(int(port), addr=host, registry=self._registry)
         except (OSError, OverflowError) as error:
             raise UsageError(
-                f"--listen {listen} cannot be used ({error}); choose another port, or off"
+                f"--listen {listen} cannot be used ({error})", fix="choose another port, or off"
             ) from error

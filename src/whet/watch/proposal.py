@@ -25,7 +25,7 @@ def proposed_spec(spec: Spec, variant: str, finding: Finding) -> dict[str, Any]:
 
     It measures the deployed variant, the baseline and the variants that differ from the deployed
     one in these levers only; one without the lever is added where the spec has none. A cause of
-    load adds twice the largest batch size.
+    load adds twice the largest concurrency.
     """
     data = spec.model_dump(mode="json", exclude_defaults=True)
     data["name"] = f"{spec.name}-{finding.cause.name}".replace("_", "-")
@@ -38,8 +38,8 @@ def proposed_spec(spec: Spec, variant: str, finding: Finding) -> dict[str, Any]:
             [name for name in group if name in variants] for group in load.get("together", [])
         )
         load["together"] = [group for group in groups if len(group) > 1]
-    if finding.cause.what == "load" and spec.load.batch_sizes:
-        load["batch_sizes"] = [*spec.load.batch_sizes, 2 * max(spec.load.batch_sizes)]
+    if finding.cause.what == "load" and spec.load.concurrency:
+        load["concurrency"] = [*spec.load.concurrency, 2 * max(spec.load.concurrency)]
     return data | {"load": load}
 
 

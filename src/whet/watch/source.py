@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 from whet.core.errors import StorageError, UsageError
 from whet.core.load_point import LoadPoint
 from whet.core.quote import shell_word
-from whet.core.records import UNQUANTIZED, ResolvedEngine, decode, encode
+from whet.core.records.codec import decode, encode
+from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
 from whet.core.records.envelope import Envelope
 from whet.core.records.quality_checks import GoldenProbes
 from whet.core.redact import redact_json
@@ -69,13 +70,13 @@ def read_source(path: Path) -> WatchSource:
     if (path / FOLDER / _ENVELOPE).is_file():
         return _read_folder(path / FOLDER)
     if not (path / "journal.jsonl").is_file():
-        raise UsageError(f"{path} is neither a run nor a bundle; write one: whet deploy RUN")
+        raise UsageError(f"{path} is neither a run nor a bundle", fix="write one: whet deploy RUN")
     run = Run.read(path)
     chosen = run.decision.recommendation if run.decision is not None else None
     if chosen is None:
         raise UsageError(
-            f"{path} recommends nothing to watch; deploy a variant of it first: whet deploy "
-            f"{shell_word(str(path))} --variant NAME"
+            f"{path} recommends nothing to watch",
+            fix=f"deploy a variant of it first: whet deploy {shell_word(str(path))} --variant NAME",
         )
     return source_of_run(run, chosen.variant, chosen.batch_size)
 
@@ -112,6 +113,6 @@ def _read(path: Path, cls: type[T]) -> T:
         data = read_json(path)
     except (OSError, ValueError) as error:
         raise StorageError(
-            f"{path} is missing or damaged; write the bundle again: whet deploy RUN"
+            f"{path} is missing or damaged", fix="write the bundle again: whet deploy RUN"
         ) from error
     return decode(cls, data)

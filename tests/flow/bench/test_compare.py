@@ -16,7 +16,7 @@ from tests.metrics.events import HEALTHY, steady, trial
 from tests.scripted_server import Script, ScriptedServer, in_thread, scripted_server
 from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError
 from whet.core.protocols import Silent
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.demo import pair_paths
 from whet.flow.bench import compare as module
 from whet.flow.bench.compare import AgainstResult, bench_against, require_comparison

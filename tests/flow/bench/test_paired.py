@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.metrics.events import HEALTHY, event, failed, steady, trial
-from whet.core.records import RequestEvent, TrialRecord
 from whet.core.records.against import ServerComparison
+from whet.core.records.load import RequestEvent, TrialRecord
 from whet.flow.bench.paired import compare_servers, warnings_of
 from whet.metrics import metrics_in
 

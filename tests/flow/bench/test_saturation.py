@@ -17,7 +17,7 @@ from tests.metrics.events import HEALTHY, event, failed, trial
 from tests.scripted_server import Script, ScriptedServer, in_thread, scripted_server
 from whet.core.errors import EngineLostError, MeasurementError, UsageError
 from whet.core.protocols import Silent
-from whet.core.records import RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.records.objective import Bound, SearchObjective, SearchResult
 from whet.demo import pair_paths
 from whet.flow.bench import saturation as module
@@ -28,9 +28,9 @@ from whet.load.conversations import ConversationShape
 from whet.load.dataset import Dataset
 from whet.load.lengths import fixed
 from whet.load.sources.request import BenchRequest, Target
+from whet.metrics import UNPRICED, summarise
 from whet.metrics.objective import parse_objective
 from whet.metrics.saturation import SearchPlan
-from whet.metrics.summary import UNPRICED, summarise
 
 SLOW = SearchObjective(constraints=parse_objective("ttft:median<50ms"))
 

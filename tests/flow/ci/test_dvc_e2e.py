@@ -49,7 +49,7 @@ def spec(**awq: Any) -> dict[str, Any]:
         "baseline": "awq",
         "workload": {"max_output_tokens": 32},
         "load": {
-            "batch_sizes": [2],
+            "concurrency": [2],
             "trials": 1,
             "confirm": False,
             "min_requests": 8,

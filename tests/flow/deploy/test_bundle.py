@@ -18,8 +18,9 @@ from whet.core.errors import (
     StorageError,
     UsageError,
 )
-from whet.core.records import Decision, Excluded, Fleet, encode
 from whet.core.records.bundle import Bundle
+from whet.core.records.codec import encode
+from whet.core.records.decision import Decision, Excluded, Fleet
 from whet.core.records.envelope import Envelope
 from whet.core.run import Run
 from whet.core.store import write_json
@@ -90,9 +91,9 @@ def test_a_variant_that_does_not_qualify_is_refused_with_the_reason(
 ) -> None:
     decision = Run.read(root).decision
     assert decision is not None
-    run = decided(root, excluded=(), **without(decision, "awq+spec+cache"))
+    run = decided(root, excluded=(), **without(decision, "awq+draft+cache"))
     with pytest.raises(UsageError, match="does not qualify: misses TTFT p95; choose one that"):
-        deploy(run, options(tmp_path, variant="awq+spec+cache"))
+        deploy(run, options(tmp_path, variant="awq+draft+cache"))
     lost = Excluded(variant="fp16", batch_size=None, reason="its answers\ndiffer")
     run = decided(root, excluded=(lost,), **without(decision, "fp16"))
     with pytest.raises(UsageError, match="fp16 does not qualify: its answers differ; choose"):
@@ -106,7 +107,7 @@ def test_an_unknown_variant_is_named_with_the_nearest(root: Path, tmp_path: Path
 
 
 def test_an_attached_server_has_no_command_to_deploy(root: Path, tmp_path: Path) -> None:
-    path = root / "variants" / "spec+cache.json"
+    path = root / "variants" / "draft+cache.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"url": "http://elsewhere:8000"}))
     why = r"did not start .http://elsewhere:8000.*measure a variant"
@@ -115,7 +116,7 @@ def test_an_attached_server_has_no_command_to_deploy(root: Path, tmp_path: Path)
 
 
 def test_an_engine_without_manifests_says_how_to_start_it(root: Path, tmp_path: Path) -> None:
-    path = root / "variants" / "spec+cache.json"
+    path = root / "variants" / "draft+cache.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"engine": "llamacpp", "serve_line": "llama-server -m x"}))
     why = "runs on llama.cpp, which whet deploy has no manifests for.*: llama-server -m x$"
@@ -164,7 +165,7 @@ def test_the_record_says_what_is_deployed(root: Path, tmp_path: Path) -> None:
     bundle = read_bundle(tmp_path / "out")
     assert bundle == deployed.bundle
     assert isinstance(bundle, Bundle)
-    assert (bundle.run, bundle.variant, bundle.load) == ("demo", "spec+cache", 8)
+    assert (bundle.run, bundle.variant, bundle.load) == ("demo", "draft+cache", 8)
     assert bundle.image == "vllm/vllm-openai:v0.32.0"
     assert bundle.weights_sha256 == run.models["target"].weights_sha256
     assert " --speculative-config " in bundle.serve_line
@@ -173,7 +174,7 @@ def test_the_record_says_what_is_deployed(root: Path, tmp_path: Path) -> None:
     assert set(envelope) == set(Envelope.__slots__)
     cells = (replace(cell, status="qualifies") for cell in run.decision.cells)
     run = decided(root, cells=tuple(cells))
-    quantized = deploy(run, options(tmp_path, variant="awq+spec+cache")).bundle
+    quantized = deploy(run, options(tmp_path, variant="awq+draft+cache")).bundle
     assert quantized.weights_sha256 == run.quantized["awq"].weights_sha256
     assert quantized.name == bundle.name, "so that it takes the place of the other"
 

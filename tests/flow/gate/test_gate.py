@@ -17,7 +17,7 @@ from tests.quality.test_harness import run as harness_run
 from tests.quality.test_harness import shares
 from whet.core.errors import EngineStartError, MeasurementError, StorageError, UsageError
 from whet.core.protocols import Silent
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.flow.gate import gate as flow_gate
 from whet.flow.gate.gate import run_gate
 from whet.flow.gate.options import (

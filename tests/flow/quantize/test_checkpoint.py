@@ -12,7 +12,7 @@ from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import FakeEngine
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Observer, Silent
-from whet.core.records import ResolvedEngine, Variant
+from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.spec import EngineSpec
 from whet.flow.quantize.checkpoint import quantize_single
 from whet.flow.quantize.options import QuantizeOptions, RecipeOptions

@@ -17,7 +17,8 @@ from tests.hub_standin import TOKEN, Hub, Repo, hub_standin
 from whet._version import __version__
 from whet.core.errors import CheckpointError, UsageError, WhetError
 from whet.core.protocols import Silent
-from whet.core.records import CalibrationFacts, QuantizedCheckpoint, UnitError, encode
+from whet.core.records.codec import encode
+from whet.core.records.quant import CalibrationFacts, QuantizedCheckpoint, UnitError
 from whet.flow.quantize.card import CARD, MARK
 from whet.flow.quantize.publish import push, require_login
 from whet.quant.checkpoint_record import RECORD

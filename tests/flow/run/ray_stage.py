@@ -22,7 +22,9 @@ import pytest
 
 from tests.flow.rounds_stage import Bench, Stand, build_bench
 from whet.core.protocols import Server
-from whet.core.records import Claim, ResolvedEngine, TrialRecord, Verdict
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import Claim, Verdict
+from whet.core.records.load import TrialRecord
 from whet.engines.process import EngineProcess
 from whet.load import TrialPlan
 

@@ -13,7 +13,9 @@ from tests.flow.run.test_pipeline import story
 from tests.flow.stage import tiny_spec
 from whet.core.errors import UsageError
 from whet.core.protocols import Silent
-from whet.core.records import Claim, Decision, Evidence, ResolvedEngine, Verdict
+from whet.core.records.decision import Decision
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import Claim, Evidence, Verdict
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore

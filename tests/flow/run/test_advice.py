@@ -60,7 +60,7 @@ def test_a_length_is_held_against_what_is_drawn(tmp_path: Path) -> None:
 
 
 def test_one_sentence_for_all_that_it_concerns(tmp_path: Path) -> None:
-    load = {"batch_sizes": [64]}
+    load = {"concurrency": [64]}
     seqs = {"args": {"max_num_seqs": 32}}
     (sentence,) = told(tmp_path, {"fp16": seqs, "other": seqs}, load=load)
     assert sentence.startswith("every variant: max_num_seqs 32")
@@ -94,7 +94,7 @@ def test_suffix_speculation_on_traffic_that_repeats_itself(tmp_path: Path) -> No
         found = told(
             tmp_path,
             {"fp16": {}, "s": {"speculation": own}},
-            load={"batch_sizes": [1, 4], "trials": 2, "min_requests": requests},
+            load={"concurrency": [1, 4], "trials": 2, "min_requests": requests},
         )
         return tuple(sentence for sentence in found if "suffix" in sentence)
 

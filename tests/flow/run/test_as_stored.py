@@ -15,7 +15,9 @@ from tests.flow.stage import FakeEngine, prepared, recorder, tiny_spec
 from tests.model_hub import Model, model_hub
 from whet.checkpoint import read_facts
 from whet.core.errors import InfeasibleError, UsageError
-from whet.core.records import EngineFacts, Problem, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import EngineFacts
+from whet.core.records.plan import Problem
 from whet.core.run import Run
 from whet.core.spec import RecipeSpec, Spec, parse_spec
 from whet.core.store import RunStore

@@ -37,7 +37,7 @@ SPEC = {
         "output_lengths": "ratio",
     },
     "load": {
-        "batch_sizes": [1],
+        "concurrency": [1],
         "trials": 1,
         "order": "blocks",
         "min_requests": 4,

@@ -12,7 +12,7 @@ import pytest
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core.errors import UsageError
 from whet.core.protocols import Silent
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.run import Run
 from whet.core.spec import ObjectiveSpec, Spec
 from whet.core.store import RunStore
@@ -42,7 +42,7 @@ def markdown(root: Path) -> str:
 def spec(folder: Path, variants: dict[str, Any] = VARIANTS, **change: Any) -> Spec:
     load = {
         "order": "blocks",
-        "batch_sizes": [1, 2, 4],
+        "concurrency": [1, 2, 4],
         "trials": 1,
         "confirm": False,
         "min_requests": 4,
@@ -137,7 +137,7 @@ def disturb(monkeypatch: pytest.MonkeyPatch, **change: Any) -> Disturbed:
     return made
 
 
-ONE_LOAD = {"batch_sizes": [2]}
+ONE_LOAD = {"concurrency": [2]}
 
 
 def test_an_invalid_trial_is_repeated_on_a_fresh_start(
@@ -159,7 +159,7 @@ def test_repeats_end_and_the_report_names_what_stays_invalid(
     result = ran(engine, spec(tmp_path, **ONE_LOAD), tmp_path / "run", 3600.0)
     assert engine.started.count("cached8") == 3
     assert result.decision is not None
-    line = "cached8 at batch size 2 does not count, its trial is invalid: requests left 12 ms late"
+    line = "cached8 at concurrency 2 does not count, its trial is invalid: requests left 12 ms late"
     assert line in markdown(tmp_path / "run")
 
 
@@ -186,7 +186,7 @@ def test_a_load_whose_first_wave_misses_its_limit_does_not_meet_the_objective(
     engine: FakeEngine, tmp_path: Path, limit_ms: float | None
 ) -> None:
     objective = {"ttft_ms": [1e9], "recommend_ttft_ms": 1e9, "burst_ttft_ms": limit_ms}
-    whole = spec(tmp_path, {"fp16": {}}, batch_sizes=[1, 2])
+    whole = spec(tmp_path, {"fp16": {}}, concurrency=[1, 2])
     whole = whole.model_copy(update={"objective": ObjectiveSpec.model_validate(objective)})
     noted = Noted()
     with RunStore.open(tmp_path / "run") as store:
@@ -197,7 +197,7 @@ def test_a_load_whose_first_wave_misses_its_limit_does_not_meet_the_objective(
 
 def test_rates_are_not_searched(engine: FakeEngine, tmp_path: Path) -> None:
     load = {"order": "blocks", "rates": [1.0], "trials": 1, "seconds": 2, "min_requests": 1}
-    with pytest.raises(UsageError, match="--budget searches batch sizes"):
+    with pytest.raises(UsageError, match="--budget searches concurrencies"):
         ran(engine, tiny_spec(tmp_path, load=load), tmp_path / "run", 60.0)
 
 

@@ -95,7 +95,7 @@ def test_answers_of_other_lengths_are_a_machines_own(tmp_path: Path) -> None:
 def test_loops_and_rates_are_not_compared(tmp_path: Path) -> None:
     def open_loop(data: dict[str, Any]) -> None:
         load = {"rates": [2.0], "demand_rps": 4.0, "seconds": 60}
-        data["load"] = {k: v for k, v in data["load"].items() if k != "batch_sizes"} | load
+        data["load"] = {k: v for k, v in data["load"].items() if k != "concurrency"} | load
 
     with pytest.raises(UsageError, match=r"differ in (their kind of load|load.demand_rps)"):
         both(tmp_path, spec=open_loop)

@@ -14,7 +14,8 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from tests.metrics.events import steady, trial
 from whet.core.load_point import trial_key
 from whet.core.protocols import Silent
-from whet.core.records import Decision, TrialRecord
+from whet.core.records.decision import Decision
+from whet.core.records.load import TrialRecord
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare
@@ -57,7 +58,7 @@ def start(tmp_path: Path) -> Start:
 
 def keep_trials(job: Recorder, name: str, text: str | None = None) -> None:
     load = Run(job.store).require_spec().load
-    for size in load.batch_sizes:
+    for size in load.concurrency:
         for number in range(load.trials):
             record = trial(steady(16), number=number, variant=name, batch_size=size)
             if text is not None:

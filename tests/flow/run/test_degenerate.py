@@ -17,7 +17,8 @@ from tests.levers.builders import workload
 from tests.metrics.events import event, trial
 from whet.core.load_point import trial_key, workload_key
 from whet.core.protocols import Silent
-from whet.core.records import DegenerateTraffic, ModelFacts
+from whet.core.records.model import ModelFacts
+from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare

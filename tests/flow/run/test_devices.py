@@ -15,7 +15,8 @@ import pytest
 
 from tests.flow.rounds_stage import Stand, spec_of
 from whet.core.protocols import Silent
-from whet.core.records import OutputLengths, encode
+from whet.core.records.codec import encode
+from whet.core.records.load import OutputLengths
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare

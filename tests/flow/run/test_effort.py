@@ -17,7 +17,7 @@ def spec(**load: Any) -> Spec:
         "model": {"target": "./t"},
         "hardware": {"price_usd_per_hour": 1.0},
         "variants": {name: {} for name in NAMES},
-        "load": {"batch_sizes": [1, 8], "min_requests": 16, "requests_per_slot": 10, **load},
+        "load": {"concurrency": [1, 8], "min_requests": 16, "requests_per_slot": 10, **load},
     }
     return parse_spec(data, base=Path("/base"))
 
@@ -48,5 +48,5 @@ def test_one_variant_confirms_nothing_and_blocks_start_once() -> None:
 
 def test_a_search_takes_its_windows_and_no_closed_loop() -> None:
     load = {"find": "max_rate", "demand_rps": 5, "seconds": 30, "confirm": False}
-    took = effort(spec(**load, batch_sizes=[1, 4, 8, 16, 32]))
+    took = effort(spec(**load, concurrency=[1, 4, 8, 16, 32]))
     assert took.seconds == pytest.approx(8 * 45 + 4 * 2 * 8 * 30)

@@ -11,7 +11,8 @@ import pytest
 
 from tests.engines.conftest import make_variant
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
-from whet.core.records import ResolvedEngine, Speculation, TrafficFacts
+from whet.core.records.engine import ResolvedEngine, Speculation
+from whet.core.records.load import TrafficFacts
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.engines.compatibility import compatibility_rows, known_faults
@@ -145,10 +146,10 @@ def test_a_log_is_greedy_only_where_every_request_asks_for_it(
     assert chosen is not None
     if said is None:
         assert sampled is None
-        assert (set(limits), faults) == ({"spec+cache", "awq+spec+cache"}, {})
-        assert chosen.variant == "spec+cache"
+        assert (set(limits), faults) == ({"draft+cache", "awq+draft+cache"}, {})
+        assert chosen.variant == "draft+cache"
     else:
         assert sampled is not None
         assert said in sampled
-        assert said in faults["spec+cache"]
+        assert said in faults["draft+cache"]
         assert chosen.variant == "fp16+cache"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
 from tests.metrics.events import event, trial
-from whet.core.records import OutputLengths, TrialRecord
+from whet.core.records.load import OutputLengths, TrialRecord
 from whet.core.spec import Spec, WorkloadSpec
 from whet.core.store import RunStore
 from whet.load import TrialPlan

@@ -14,7 +14,7 @@ from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
 from whet.checkpoint import read_facts
 from whet.core.errors import UsageError
-from whet.core.records import OutputLengths
+from whet.core.records.load import OutputLengths
 from whet.core.run import Run
 from whet.core.spec import Spec, TrafficSpec
 from whet.core.store import RunStore
@@ -60,7 +60,7 @@ def write_log(folder: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def traffic_spec(folder: Path, log: Path, **change: Any) -> Spec:
-    small = {"batch_sizes": [1, 2], "trials": 2, "min_requests": 4, "requests_per_slot": 1}
+    small = {"concurrency": [1, 2], "trials": 2, "min_requests": 4, "requests_per_slot": 1}
     load = {**small, "warmup_requests": 2}
     given = {"traffic": str(log), "load": load, "variants": PAIR, "evidence": ACCEPTED, **change}
     return spec_of(folder, **given, workload={})

@@ -18,7 +18,9 @@ import psutil
 import pytest
 
 from tests.model_hub import Model, ModelHub, serve_hub
-from whet.core.records import QualityRecord, VerdictSet, WorkloadFacts
+from whet.core.records.evidence import VerdictSet
+from whet.core.records.load import WorkloadFacts
+from whet.core.records.quality import QualityRecord
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.demo import pair_paths
@@ -33,14 +35,14 @@ pytestmark = [
 
 WHET = [sys.executable, "-m", "whet"]
 DONE = '"status": "complete", "reason": null}'
-VARIANTS = ("fp16", "awq+spec+cache")
+VARIANTS = ("fp16", "awq+draft+cache")
 SMALLER = (
-    "load={batch_sizes: [1, 4], trials: 1, min_requests: 8, requests_per_slot: 2, "
+    "load={concurrency: [1, 4], trials: 1, min_requests: 8, requests_per_slot: 2, "
     "warmup_requests: 4, confirm: false}",
     "quality={max_documents: 60, max_tasks: 16, max_tokens: 256, sampled: false}",
     "objective={ttft_ms: [60000], recommend_ttft_ms: 60000, quality: [0.01, 0.05]}",
     "recipes.awq.calibration={samples: 32, max_tokens: 128}",
-    "variants={fp16: {}, awq+spec+cache: {weights: awq, speculation: {num_tokens: 4}, "
+    "variants={fp16: {}, awq+draft+cache: {weights: awq, speculation: {num_tokens: 4}, "
     "prefix_cache: true}}",
 )
 """The proposed spec, in a few minutes: two of its variants, a tenth of its requests."""
@@ -178,9 +180,9 @@ def check_results(root: Path) -> None:
     }
     kinds = {kind for _, kind, size in outcomes if size is None}
     assert kinds == {"weights", "settings", "execution"}
-    assert len(outcomes) == 14, "those once, speculation and cache at each batch size, twice"
+    assert len(outcomes) == 14, "those once, speculation and cache at each concurrency, twice"
     assert set(outcomes.values()) == {"proved"}, outcomes
-    spec = rows["awq+spec+cache", "4"]
+    spec = rows["awq+draft+cache", "4"]
     assert 2.5 <= float(spec["acceptance_length"]) <= 4.5
     workload = store.get("workloads", "b004-t0", WorkloadFacts)
     assert workload is not None
@@ -188,7 +190,7 @@ def check_results(root: Path) -> None:
     assert workload.most_hit_rate is not None
     lowest, highest = workload.least_hit_rate - 0.02, workload.most_hit_rate + 0.02
     assert 0 < lowest <= float(spec["prefix_hit_rate"]) <= highest
-    quality = store.get("quality", "awq+spec+cache", QualityRecord)
+    quality = store.get("quality", "awq+draft+cache", QualityRecord)
     assert quality is not None
     assert quality.perplexity_ratio is not None
     assert 0.99 < quality.perplexity_ratio.value < 1.03

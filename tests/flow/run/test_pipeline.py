@@ -14,7 +14,9 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core import store as store_module
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.protocols import Silent
-from whet.core.records import CellSummary, Decision, TrialRecord, WorkloadFacts
+from whet.core.records.decision import Decision
+from whet.core.records.load import TrialRecord, WorkloadFacts
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore
@@ -127,7 +129,7 @@ def test_the_same_traffic_for_every_variant_and_fresh_for_every_trial(
 def test_interleaved_trials_reach_real_servers_with_the_same_traffic(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
-    load = {"order": "interleaved", "batch_sizes": [2], "trials": 2, "min_requests": 4}
+    load = {"order": "interleaved", "concurrency": [2], "trials": 2, "min_requests": 4}
     small = {"requests_per_slot": 1, "warmup_requests": 2}
     root = tmp_path / "run"
     story(engine, tiny_spec(tmp_path, load=load | small), root)
@@ -176,7 +178,7 @@ def test_a_trial_that_stays_invalid_is_repeated_twice_and_named(
     story(engine, tiny_spec(tmp_path), tmp_path / "run")
     assert engine.started == ["fp16", "other", "other", "other"]
     write_reports(Run.read(tmp_path / "run"), tmp_path / "run")
-    line = "other at batch size 2 does not count, its trial is invalid: requests left late"
+    line = "other at concurrency 2 does not count, its trial is invalid: requests left late"
     assert line in (tmp_path / "run" / "report.md").read_text()
 
 
@@ -298,13 +300,13 @@ def test_a_twin_differs_in_speculation_alone(engine: FakeEngine, tmp_path: Path)
         "fp16": {},
         "cache": {"prefix_cache": True},
         "spec": {"speculation": ngram},
-        "spec+cache": {"speculation": ngram, "prefix_cache": True},
+        "draft+cache": {"speculation": ngram, "prefix_cache": True},
         "spec+other": {"speculation": ngram, "args": {"block_size": 32}},
     }
     spec = tiny_spec(tmp_path, variants=variants)
     story(engine, spec, tmp_path / "run")
     found = speculation_pairs(Run.read(tmp_path / "run").engines)
-    assert found == {"spec": "fp16", "spec+cache": "cache"}
+    assert found == {"spec": "fp16", "draft+cache": "cache"}
 
 
 def test_a_missing_data_file_is_named(engine: FakeEngine, tmp_path: Path) -> None:

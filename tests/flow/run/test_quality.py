@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.records.evidence import EngineFacts
+from whet.core.records.quality import QualityRecord
 from whet.core.store import RunStore
 from whet.flow.run.measure.quality import KIND, PLAIN, _checks, _scoring_defect, weights_key
 from whet.flow.run.plan import Plan

@@ -14,7 +14,7 @@ from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import prepared, recorder, tiny_spec
 from whet import quant
 from whet.core.protocols import Silent
-from whet.core.records import QuantizedCheckpoint
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.store import RunStore
 from whet.flow.run.measure.quantize import quantize_recipes
 

@@ -23,7 +23,9 @@ from tests.flow.run.ray_stage import FOLDER, GuardedStand, engines, install, ins
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.protocols import Silent
 from whet.core.provenance import Device
-from whet.core.records import Decision, StartFacts, TrialRecord
+from whet.core.records.decision import Decision
+from whet.core.records.engine import StartFacts
+from whet.core.records.load import TrialRecord
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.starts import start_key

@@ -15,7 +15,8 @@ import psutil
 import pytest
 import yaml
 
-from whet.core.records import StartFacts, TrialRecord
+from whet.core.records.engine import StartFacts
+from whet.core.records.load import TrialRecord
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.demo import pair_paths
@@ -64,7 +65,7 @@ def write_spec(folder: Path) -> Path:
         "engine": {"args": {"max_model_len": 2048, "enforce_eager": True}},
         "workload": {"max_output_tokens": 32, "max_input_tokens": 512, "long_system_share": 0.0},
         "load": {
-            "batch_sizes": [2],
+            "concurrency": [2],
             "trials": 2,
             "min_requests": 8,
             "requests_per_slot": 4,

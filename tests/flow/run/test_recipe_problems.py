@@ -12,7 +12,8 @@ from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.run.test_quantize import Heard
 from tests.flow.stage import FakeEngine, prepared, recorder, tiny_spec
 from whet.core.errors import InfeasibleError, QuantizationError, UsageError
-from whet.core.records import Decision, Problem
+from whet.core.records.decision import Decision
+from whet.core.records.plan import Problem
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore

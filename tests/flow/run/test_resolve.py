@@ -12,7 +12,8 @@ from tests.flow.stage import FakeEngine, tiny_spec
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError
 from whet.core.provenance import find_device
-from whet.core.records import ModelFacts, Speculation, Variant
+from whet.core.records.engine import Speculation, Variant
+from whet.core.records.model import ModelFacts
 from whet.flow.run.check.checkpoints import Checkpoints
 from whet.flow.run.check.facts import find_facts
 from whet.flow.run.check.resolve import resolve

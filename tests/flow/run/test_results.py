@@ -1,4 +1,4 @@
-"""What a run comes to: claims over every start, differences over each batch size's noise."""
+"""What a run comes to: claims over every start, differences over each concurrency's noise."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ from tests.flow.rounds_stage import (
     spec_of,
     story,
 )
-from whet.core.records import (
-    CellSummary,
-    EngineFacts,
-    StartFacts,
-    TrialRecord,
-    Verdict,
-    VerdictSet,
-)
+from whet.core.records.engine import StartFacts
+from whet.core.records.evidence import EngineFacts, Verdict, VerdictSet
+from whet.core.records.load import TrialRecord
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.starts import every_start, store_start
 from whet.core.store import RunStore

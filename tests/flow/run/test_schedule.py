@@ -20,8 +20,9 @@ from tests.flow.rounds_stage import (
 )
 from whet.core.errors import UsageError
 from whet.core.load_point import Rate
-from whet.core.records import DifferenceSet, TrialRecord
 from whet.core.records.codec import STORED
+from whet.core.records.load import TrialRecord
+from whet.core.records.summary import DifferenceSet
 from whet.core.run import Run
 from whet.core.spec import LoadSpec, Spec
 from whet.core.store import RunStore
@@ -63,7 +64,7 @@ def test_the_traffic_of_a_trial_is_the_same_for_all_and_every_fresh_server_is_wa
     for plan in bench.plans:
         sha256 = plan.workload.facts.sha256
         hashes.setdefault((plan.batch_size, plan.trial), set()).add(sha256)
-        assert plan.warmup, "each batch size is new to a server that measures it once"
+        assert plan.warmup, "each concurrency is new to a server that measures it once"
     assert len(hashes) == 6
     assert all(len(one) == 1 for one in hashes.values())
 
@@ -143,7 +144,7 @@ def test_where_the_cheapest_misses_a_limit_again_the_next_finalists_are_measured
     assert decision.recommendation is not None
     best = decision.recommendation
     assert (best.variant, best.batch_size, best.confirmed) == ("d", 1, True)
-    assert "d at batch size 2 was not confirmed: it misses TTFT p95" in best.cautions
+    assert "d at concurrency 2 was not confirmed: it misses TTFT p95" in best.cautions
     bench.engine.started.clear()
     story(bench, spec, root, resume=True)
     assert bench.engine.started == []
@@ -171,7 +172,7 @@ def test_fresh_starts_are_added_until_the_interval_is_narrow_enough(
 ) -> None:
     bench.passes, bench.slower = True, 0.01
     bench.speeds = {("d", 2): 2.0}
-    load = {"batch_sizes": [2], "trials": 2, "min_requests": 2}
+    load = {"concurrency": [2], "trials": 2, "min_requests": 2}
     load |= {"precision": precision, "max_starts": most}
     variants: dict[str, Any] = {"fp16": {}, "d": {"args": {"seed": 1}}}
     accepted = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
@@ -183,7 +184,7 @@ def test_fresh_starts_are_added_until_the_interval_is_narrow_enough(
 
 def test_a_run_may_leave_the_confirmation_out(bench: Bench, tmp_path: Path) -> None:
     bench.passes = True
-    load = {"batch_sizes": [1], "trials": 2, "min_requests": 2, "confirm": False}
+    load = {"concurrency": [1], "trials": 2, "min_requests": 2, "confirm": False}
     story(bench, spec_of(tmp_path, load=load), tmp_path / "run")
     assert bench.engine.started == [*FORTH, *BACK]
 
@@ -289,9 +290,9 @@ def test_rates_are_open_loops_with_the_same_arrivals_for_all(bench: Bench, tmp_p
     assert set(cells(tmp_path / "run")) == {(name, rate) for name in VARIANTS for rate in stored}
 
 
-def test_rates_and_batch_sizes_are_two_kinds_of_load(tmp_path: Path) -> None:
-    load = {"rates": [2.0], "batch_sizes": [1]}
-    with pytest.raises(UsageError, match="load has batch_sizes and rates; give one of them"):
+def test_rates_and_concurrency_are_two_kinds_of_load(tmp_path: Path) -> None:
+    load = {"rates": [2.0], "concurrency": [1]}
+    with pytest.raises(UsageError, match="load has concurrency and rates; give one of them"):
         spec_of(tmp_path, load=load)
     with pytest.raises(UsageError, match=r"needs load\.rates"):
         spec_of(tmp_path, load={"demand_rps": 3})

@@ -46,7 +46,7 @@ def spec_of(folder: Path, **recipe: Any) -> Spec:
         preset="schemes",
         recipes={name: {**own, **cheap, **recipe} for name, own in SCHEMES.items()},
         variants={},
-        load={"order": "blocks", "batch_sizes": [1, 2], "trials": 1, "confirm": False}
+        load={"order": "blocks", "concurrency": [1, 2], "trials": 1, "confirm": False}
         | {"min_requests": 4, "requests_per_slot": 2, "warmup_requests": 1},
     )
     shape = {"hidden_size": 256, "head_dim": 128, "num_hidden_layers": 1}

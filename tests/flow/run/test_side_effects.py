@@ -11,7 +11,8 @@ import pytest
 from tests.decision.cells import cell
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.run_copy import replace
-from whet.core.records import EngineFacts, LeverCost, Speculation, StartFacts, TrialNotices, Variant
+from whet.core.records.engine import Speculation, StartFacts, Variant
+from whet.core.records.evidence import EngineFacts, LeverCost, TrialNotices
 from whet.core.run import Run
 from whet.core.starts import store_start
 from whet.core.store import RunStore

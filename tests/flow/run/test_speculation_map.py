@@ -14,12 +14,14 @@ from tests.flow.rounds_stage import DECLARED, Bench, build_bench, patch_declared
 from tests.metrics.events import steady, trial
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED, PREFIX_QUERIES
 from whet.core.protocols import Silent
-from whet.core.records import Declared, Estimate, TrialRecord
+from whet.core.records.evidence import Declared
+from whet.core.records.load import TrialRecord
 from whet.core.records.speculation_map import (
     AcceptanceLevel,
     SpeculationMap,
     SpeculationPoint,
 )
+from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore

@@ -1,4 +1,4 @@
-"""Stored runs are read and decided again: today's demo, and one that an earlier version wrote."""
+"""A stored run is read and decided again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from whet.flow.run.conclude.conclude import decide_over
 from whet.flow.run.conclude.results import summarize_run
 
 PUBLISHED = Path(__file__).parents[3] / "results" / "cpu-demo"
-BEFORE = Path(__file__).parent / "stored" / "demo-before.tar.xz"
 
 
 def unpacked(archive: Path, folder: Path) -> Run:
@@ -37,7 +36,7 @@ def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
             assert figure is None or figure.value == pytest.approx(float(row[name]), rel=1e-3)
     decided, stored = decide_over([run]), json.loads((PUBLISHED / "decision.json").read_text())
     assert decided.recommendation is not None
-    assert decided.recommendation.variant == stored["recommendation"]["variant"] == "spec+cache"
+    assert decided.recommendation.variant == stored["recommendation"]["variant"] == "draft+cache"
     assert decided.recommendation.batch_size == 8
     assert decided.recommendation.confirmed
     assert decided.recommendation.cost_per_1m_tokens.value == pytest.approx(
@@ -46,32 +45,5 @@ def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
     [limit] = decided.limits
     assert limit.startswith("greedy requests only (temperature 0): vllm 0.32.0")
     assert [(item.variant, item.kind) for item in decided.excluded] == [
-        ("awq+spec+cache", "not checked")
+        ("awq+draft+cache", "not checked")
     ], "no variant serves its weights without speculation"
-
-
-def test_a_run_of_an_earlier_version_is_read_without_its_burst(tmp_path: Path) -> None:
-    """Its trials have no start numbers, and their windows begin with the burst."""
-    run = unpacked(BEFORE, tmp_path)
-    cells = {(cell.variant, cell.batch_size): cell for cell in summarize_run(run).cells}
-    assert len(cells) == 25
-    before = {
-        ("fp16", 8): (345, 119),
-        ("fp16", 32): (899, 286),
-        ("awq", 32): (1677, 451),
-        ("awq+cache", 32): (864, 222),
-    }
-    for key, (burst, steady) in before.items():
-        cell = cells[key]
-        first = cell.estimate("burst_ttft_p95_ms")
-        assert first is not None
-        assert first.value == pytest.approx(burst, abs=0.6)
-        assert cell.ttft_p95_ms is not None
-        assert cell.ttft_p95_ms.value == pytest.approx(steady, abs=0.6)
-        assert cell.tps_mean is not None
-        assert cell.tps_mean.low is None, "one start has no interval"
-    decided = decide_over([run])
-    assert decided.recommendation is not None
-    assert (decided.recommendation.variant, decided.recommendation.batch_size) == ("awq+cache", 32)
-    assert any("one start" in caution for caution in decided.recommendation.cautions)
-    assert run.spec is not None

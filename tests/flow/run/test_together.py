@@ -24,7 +24,9 @@ from tests.flow.rounds_stage import (
 )
 from whet.core.errors import EngineLostError, EngineStartError, Interrupted, StorageError
 from whet.core.protocols import Server, Silent
-from whet.core.records import Declared, EngineFacts, ResolvedEngine, StartFacts, TrialRecord
+from whet.core.records.engine import ResolvedEngine, StartFacts
+from whet.core.records.evidence import Declared, EngineFacts
+from whet.core.records.load import TrialRecord
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.pipeline import run
@@ -181,7 +183,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 def group_spec(folder: Path, *groups: list[str], **change: Any) -> Spec:
-    load = {"batch_sizes": [1, 2], "trials": 2, "min_requests": 2, "warmup_requests": 2}
+    load = {"concurrency": [1, 2], "trials": 2, "min_requests": 2, "warmup_requests": 2}
     load["order"] = "blocks"
     return spec_of(folder, load={**load, "requests_per_slot": 1, "together": groups}, **change)
 
@@ -220,7 +222,7 @@ def test_members_follow_in_the_order_of_the_rounds_whatever_the_order_of_their_n
 def test_interleaved_servers_start_together_in_every_round_forwards_and_backwards(
     desk: Desk, tmp_path: Path
 ) -> None:
-    load = {"order": "interleaved", "trials": 3, "batch_sizes": [1, 2], "min_requests": 2}
+    load = {"order": "interleaved", "trials": 3, "concurrency": [1, 2], "min_requests": 2}
     groups = [["fp16", "b"]]
     spec = spec_of(tmp_path, load={**load, "together": groups, "warmup_requests": 2})
     desk.story(spec, tmp_path / "run")
@@ -235,7 +237,7 @@ def test_interleaved_servers_start_together_in_every_round_forwards_and_backward
 
 def test_a_server_that_dies_in_its_round_gets_that_trial_alone(desk: Desk, tmp_path: Path) -> None:
     desk.crowd.looks = {"b": 1}  # a look before the trials and one in each
-    load = {"order": "interleaved", "trials": 3, "batch_sizes": [1], "min_requests": 2}
+    load = {"order": "interleaved", "trials": 3, "concurrency": [1], "min_requests": 2}
     groups = [["fp16", "b"]]
     spec = spec_of(tmp_path, load={**load, "together": groups, "warmup_requests": 2})
     desk.story(spec, tmp_path / "run")

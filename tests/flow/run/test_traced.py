@@ -251,7 +251,7 @@ def test_a_log_that_does_not_exist_is_named(bench: Bench, tmp_path: Path) -> Non
     assert bench.engine.started == []
 
 
-@pytest.mark.parametrize("other", [{"batch_sizes": [2]}, {"rates": [2.0]}], ids=str)
+@pytest.mark.parametrize("other", [{"concurrency": [2]}, {"rates": [2.0]}], ids=str)
 def test_a_log_is_a_load_alone(tmp_path: Path, other: dict[str, Any]) -> None:
     log = mooncake(tmp_path)
     with pytest.raises(UsageError, match=rf"load has {next(iter(other))} and trace; give one of"):

@@ -12,7 +12,7 @@ from tests.checkpoint_factory import write_adapter
 from tests.flow.stage import SHORT, FakeEngine, tiny_spec
 from tests.scripted_server import scripted_server
 from whet.core.protocols import Silent
-from whet.core.records import ClientHealth, TrialRecord
+from whet.core.records.load import ClientHealth, TrialRecord
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare
 from whet.flow.run.plan import Plan, Recorder
@@ -42,7 +42,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
         engine={"name": "fake", "args": {"max_model_len": 512, "block_size": 4}},
         workload=texts,
         load={
-            "batch_sizes": [4],
+            "concurrency": [4],
             "trials": 1,
             "min_requests": 18,
             "requests_per_slot": 4,

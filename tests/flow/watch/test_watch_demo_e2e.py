@@ -67,7 +67,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with tarfile.open(PUBLISHED) as tar:
         tar.extractall(tmp_path)  # our own archive; filters came with 3.11.4
     target, draft = map(str, pair_paths())
-    path = tmp_path / "run" / "variants" / "spec+cache.json"
+    path = tmp_path / "run" / "variants" / "draft+cache.json"
     text = path.read_text().replace('\\"draft\\"', json.dumps(draft).replace('"', '\\"'))
     record = json.loads(text)
     record["variant"]["model_path"] = target

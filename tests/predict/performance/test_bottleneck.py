@@ -8,7 +8,7 @@ import pytest
 
 from tests.run_copy import replace as copy_run
 from whet.core.protocols import Silent
-from whet.core.records import Decision
+from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.flow.demo import replay_recorded
 from whet.predict.performance.bottleneck import with_bottleneck

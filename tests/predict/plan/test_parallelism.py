@@ -9,7 +9,7 @@ import pytest
 
 from tests.predict.builders import model
 from whet.core.errors import UsageError
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.predict.plan.parallelism import Parallelism, parse_parallel, usual_layouts
 
 

@@ -22,7 +22,7 @@ from tests.report.forms import (
     printed,
     table,
 )
-from tests.report.run_texts import BATCH_SIZES, SCRIPT, VARIANTS
+from tests.report.run_texts import CONCURRENCY, SCRIPT, VARIANTS
 from tests.run_copy import replace
 from whet.core.run import Run
 from whet.core.store import RunStore
@@ -79,7 +79,7 @@ def test_every_cell_is_in_every_form(whole: Run) -> None:
     texts = [form(whole) for form in (html, markdown, as_json)]
     lines = texts[1].replace("*", "").splitlines()
     for name in VARIANTS:
-        for size in BATCH_SIZES:
+        for size in CONCURRENCY:
             best = best_cell(whole, name)
             tables = 2 if best is not None and best.batch_size == size else 1
             assert sum(line.startswith(f"| {name} | {size} |") for line in lines) == tables
@@ -157,7 +157,7 @@ def test_an_interrupted_run_says_so_everywhere(interrupted: Run) -> None:
     for form in FORMS:
         text = " ".join(form(interrupted).split())
         assert "This run is incomplete" in text
-        assert "awq has no figures at batch size 8, 16, 32" in text
+        assert "awq has no figures at concurrency 8, 16, 32" in text
 
 
 def test_nothing_qualifies_is_an_answer(whole: Run) -> None:

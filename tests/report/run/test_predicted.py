@@ -9,7 +9,7 @@ import pytest
 from tests.flow.run.test_budget import engine, ran, spec
 from tests.flow.stage import FakeEngine
 from tests.report.forms import FORMS, section, table
-from whet.core.records import PredictedCell, PredictedVariant
+from whet.core.records.predicted import PredictedCell, PredictedVariant
 from whet.report.run.predicted import cheaper_by_prediction
 
 __all__ = ["engine"]

@@ -39,8 +39,8 @@ def test_evidence_of_a_cell_is_its_worst_verdict(whole: Run) -> None:
 
 
 def test_interrupted_run_says_what_it_lacks(interrupted: Run) -> None:
-    assert interrupted.missing[0] == "Not measured yet: awq+spec, awq+cache, awq+spec+cache."
-    assert "awq has no figures at batch size 8, 16, 32 (2 trials kept)." in interrupted.missing
+    assert interrupted.missing[0] == "Not measured yet: awq+spec, awq+cache, awq+draft+cache."
+    assert "awq has no figures at concurrency 8, 16, 32 (2 trials kept)." in interrupted.missing
     assert "fp16 has no quality record." in interrupted.missing
     assert interrupted.missing[-1] == "No decision was made; go on with whet run --resume."
     assert interrupted.decision is None
@@ -65,7 +65,7 @@ def test_variant_that_preflight_left_out_is_not_missing(tmp_path: Path) -> None:
     with RunStore.open(root, resume=True) as store:
         store.note("infeasible", "awq+spec", status="failed", reason="too big")
     missing = Run(RunStore.read(root)).missing
-    assert missing[0] == "Not measured yet: awq, awq+cache, awq+spec+cache."
+    assert missing[0] == "Not measured yet: awq, awq+cache, awq+draft+cache."
 
 
 def test_torn_spec_is_one_sentence(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_trials_without_a_decision_are_counted(tmp_path: Path) -> None:
     for path in (root / "cells").iterdir():
         path.unlink()
     missing = Run(RunStore.read(root)).missing
-    assert "fp16 has no figures at batch size 1, 4, 8, 16, 32 (5 trials kept)." in missing
+    assert "fp16 has no figures at concurrency 1, 4, 8, 16, 32 (5 trials kept)." in missing
 
 
 def test_quality_that_failed_says_why(tmp_path: Path) -> None:
@@ -105,5 +105,5 @@ def test_a_variant_removed_from_the_spec_is_not_missing(tmp_path: Path) -> None:
     view = Run(RunStore.read(store.root))
     assert "awq" in view.variants, "it was measured"
     assert "awq+spec" not in view.variants, "it was not"
-    assert view.unmeasured == ("Not measured yet: awq+cache, awq+spec+cache.",)
+    assert view.unmeasured == ("Not measured yet: awq+cache, awq+draft+cache.",)
     assert not any(line.startswith("awq ") for line in view.missing)

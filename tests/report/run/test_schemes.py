@@ -9,7 +9,7 @@ import pytest
 
 from tests.report.forms import nodes, section
 from tests.report.run_factory import make_run
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.report.document import Cell, Table

@@ -13,18 +13,11 @@ from tests.report.run_factory import make_run
 from tests.report.run_gate import graded, lossless
 from tests.report.run_texts import SCRIPT, VARIANTS
 from tests.run_copy import replace
-from whet.core.records import (
-    CellSummary,
-    DegenerateTraffic,
-    Estimate,
-    LeverCost,
-    LeverCosts,
-    LeverEffect,
-    LeverEffects,
-    LosslessCheck,
-    QualityRecord,
-    TokenIdentity,
-)
+from whet.core.records.effects import LeverEffect, LeverEffects
+from whet.core.records.evidence import LeverCost, LeverCosts
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import DegenerateTraffic, LosslessCheck, TokenIdentity
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.report.document import Code, Paragraph
@@ -66,7 +59,7 @@ def test_a_server_at_low_priority_is_named(gated: Run) -> None:
 def test_a_reason_of_several_variants_is_one_sentence(gated: Run) -> None:
     assert markdown(gated).count("which 200 documents cannot tell from 1 %") == 1
     assert any(
-        line.startswith("awq, awq+spec, awq+cache, awq+spec+cache: perplexity changes")
+        line.startswith("awq, awq+spec, awq+cache, awq+draft+cache: perplexity changes")
         for line in bullets(gated, "quality")
     )
 
@@ -102,7 +95,7 @@ def test_a_lost_answer_of_several_variants_is_shown_once(whole: Run) -> None:
         for other, record in whole.quality.items()
     }
     run = replace(whole, quality=quality)
-    assert "Answers that awq, awq+spec, awq+cache, awq+spec+cache lost" in markdown(run)
+    assert "Answers that awq, awq+spec, awq+cache, awq+draft+cache lost" in markdown(run)
     prompts = [n for n in nodes(run, "quality") if isinstance(n, Code)]
     assert sum(code.text == examples[0].prompt for code in prompts) == 1
 
@@ -119,7 +112,7 @@ def test_the_same_weights_are_beside_the_noise_of_their_repeat(gated: Run) -> No
 
 def test_speculation_is_compared_with_the_plain_server(gated: Run) -> None:
     rows = table(gated, "checks", "Speculation against the plain server")
-    assert list(rows) == ["awq+spec", "awq+spec+cache"]
+    assert list(rows) == ["awq+spec", "awq+draft+cache"]
     assert [cell.split(" 94.3%")[0] for cell in rows["awq+spec"]] == [
         "pass",
         "13 of 16",
@@ -167,7 +160,7 @@ def test_a_check_without_an_answer_is_unknown_with_its_reason(gated: Run) -> Non
 def test_bound_answers_are_beside_free_ones(gated: Run) -> None:
     text = markdown(gated)
     assert r"| awq | json\_extraction | 150 | 121 | 118 | 150 | 139 | −2 +23 | 2.10e-05 |" in text
-    assert r"| awq+spec+cache | json\_extraction | 150 | 121 | 118 | – | – | – | – |" in text
+    assert r"| awq+draft+cache | json\_extraction | 150 | 121 | 118 | – | – | – | – |" in text
 
 
 def test_served_tokens_say_what_differs_and_what_was_not_checked(gated: Run) -> None:
@@ -234,7 +227,7 @@ def test_levers_are_named_with_their_tables(whole: Run) -> None:
     assert rows[AWQ] == ["alone", *["1.50 1.35 … 1.65"] * 2]
 
 
-def test_the_same_side_effect_is_one_line_with_its_batch_sizes(tmp_path: Path) -> None:
+def test_the_same_side_effect_is_one_line_with_its_concurrency(tmp_path: Path) -> None:
     def cost(what: str, detail: str, size: int | None = None) -> LeverCost:
         return LeverCost(
             variant="awq+spec",

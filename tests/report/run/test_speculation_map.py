@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from whet.core.records import Estimate
 from whet.core.records.speculation_map import AcceptanceLevel, SpeculationMap, SpeculationPoint
+from whet.core.records.summary import Estimate
 from whet.report.document import Chart, Table
 from whet.report.run.speculation_map import map_section
 from whet.report.writers.console import print_sections

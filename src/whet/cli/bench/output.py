@@ -15,7 +15,7 @@ from whet.core.store import is_special, write_atomic
 from whet.flow.bench.options import ResultOptions
 
 if TYPE_CHECKING:
-    from whet.core.records import TrialRecord
+    from whet.core.records.load import TrialRecord
     from whet.core.records.objective import Bound, Constraint, SearchResult
     from whet.flow.bench.compare import AgainstResult, ServerRuns
     from whet.flow.bench.run import BenchResult

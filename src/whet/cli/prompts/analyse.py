@@ -12,11 +12,11 @@ from cyclopts import Parameter
 from whet.cli.observer import ConsoleObserver
 from whet.cli.options import OutputOptions, command_group, print_json
 from whet.cli.prompts.lint import lint
-from whet.core.records import encode
+from whet.core.records.codec import encode
 from whet.prompts.options import PromptsOptions
 
 if TYPE_CHECKING:
-    from whet.core.records import ReplayResult
+    from whet.core.records.hits import ReplayResult
     from whet.prompts.analyse import PromptLog
     from whet.prompts.causes import Variables
     from whet.prompts.records import CauseKind

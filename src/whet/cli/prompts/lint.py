@@ -91,11 +91,13 @@ def _tokenizer(path: Path | None) -> Tokenize:
 
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
-        raise UsageError(f"no tokenizer.json at {path}; give the model's folder")
+        raise UsageError(f"no tokenizer.json at {path}", fix="give the model's folder")
     try:
         model = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower
-        raise UsageError(f"{file} is not a tokenizer ({error}); give the model's folder") from error
+        raise UsageError(
+            f"{file} is not a tokenizer ({error})", fix="give the model's folder"
+        ) from error
     model.no_truncation()
 
     @functools.lru_cache(maxsize=4)

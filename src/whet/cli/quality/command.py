@@ -12,7 +12,7 @@ from whet.cli.options import OutputOptions, print_json
 from whet.cli.quality.output import drift_section, gate_section, result_json
 from whet.core.errors import MeasurementError, NothingQualifiesError
 from whet.core.format import plural
-from whet.core.records import encode
+from whet.core.records.codec import encode
 from whet.flow.gate.options import QualityOptions
 from whet.report.writers.console import print_sections
 

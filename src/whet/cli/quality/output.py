@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from whet.core.format import number, plural
-from whet.core.records import QualityRecord, encode
+from whet.core.records.codec import encode
+from whet.core.records.quality import QualityRecord
 from whet.core.units import human_duration
 from whet.report.document import (
     Bullets,

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from whet.cli.options import OutputOptions, SpecFile, print_json
 from whet.cli.terminal import TerminalConsole
 from whet.core.errors import UsageError
-from whet.core.records import UNQUANTIZED, MemoryPlan, ModelFacts, ResolvedEngine, encode
+from whet.core.records.codec import encode
+from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
+from whet.core.records.model import ModelFacts
+from whet.core.records.plan import MemoryPlan
 from whet.core.units import human_bytes
 from whet.flow.run.options import CheckOptions, SpecOptions
 from whet.report.document import Code, Node, Paragraph, Section
@@ -43,7 +46,9 @@ def check(
         None if options.device is None else plan_machine(options.device, options.vllm, spec.engine)
     )
     if planned is None and options.vllm is not None:
-        raise UsageError("--vllm is the version on a machine that is not here; give --device too")
+        raise UsageError(
+            "--vllm is the version on a machine that is not here", fix="give --device too"
+        )
     with open_checkpoints() as checkpoints:
         checked = check_spec(spec, options.output_dir / spec.name, checkpoints, planned)
         warnings = TerminalConsole(stderr=True)
@@ -65,7 +70,7 @@ def check(
         section = _section(title, checked, variants, [each.text for each in sources], effort.text)
         print_sections([section], output.console)
     if options.strict and checked.advice:
-        raise UsageError("--strict: the warnings above count as errors; correct the spec")
+        raise UsageError("--strict: the warnings above count as errors", fix="correct the spec")
 
 
 def _document(

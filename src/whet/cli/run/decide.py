@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from whet.cli.options import OutputOptions, print_json
 from whet.cli.terminal import TerminalConsole
 from whet.core.errors import MeasurementError
-from whet.core.records import encode
+from whet.core.records.codec import encode
 from whet.core.run import Run
 
 
@@ -34,8 +34,8 @@ def decide(
             warnings.print(text, style="yellow", soft_wrap=True)
     if any(run.unmeasured for run in runs):
         raise MeasurementError(
-            "no decision, because a run is unfinished; finish it with whet run --resume, or see "
-            "what it has with whet report"
+            "no decision, because a run is unfinished",
+            fix="finish it with whet run --resume, or see what it has with whet report",
         )
     decision = decide_over(runs)
     if output.json:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import EngineError, NothingQualifiesError
 from whet.core.quote import shell_word
-from whet.core.records import Decision, encode
+from whet.core.records.codec import encode
+from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.conclude.closing import why_nothing_qualifies
@@ -36,8 +37,8 @@ def write_and_print_report(
     if decision is not None and decision.recommendation is None:
         if all(cell.status != "complete" for cell in run.cells):
             raise EngineError(
-                f"no cell could be measured; {store.root / 'report.md'} says why for each, "
-                "then go on with --resume"
+                "no cell could be measured",
+                fix=f"{store.root / 'report.md'} says why for each, then go on with --resume",
             )
         raise NothingQualifiesError(why_nothing_qualifies(run, decision))
 

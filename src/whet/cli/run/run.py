@@ -6,7 +6,7 @@ from pathlib import Path
 
 from whet.cli.options import OutputOptions, SpecFile
 from whet.cli.run.output import write_and_print_report
-from whet.core.records import Decision
+from whet.core.records.decision import Decision
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run import driver

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from whet.core.errors import StorageError
 
 T = TypeVar("T")
-
-STORED: Final[Mapping[str, bool]] = {"stored": True}
-"""pydantic's context while a stored record is read."""
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
@@ -32,16 +28,15 @@ def encode(record: object) -> Any:
 def decode(cls: type[T], data: object) -> T:
     """The record of class ``cls`` that ``encode`` made ``data`` from.
 
-    Validators see the context ``stored``: a spec drops keys that an earlier version stored.
     Raises ``StorageError`` where ``data`` does not fit, naming the first field that does not.
     """
     try:
-        value: T = _adapter(cls).validate_python(data, context=STORED)
+        value: T = _adapter(cls).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole record"
         raise StorageError(
-            f"a stored {cls.__name__} cannot be read ({where}: {first['msg']}); it was written by "
-            "another version of whet: start a new run"
+            f"a stored {cls.__name__} cannot be read ({where}: {first['msg']})",
+            fix="it was written by another version of whet: start a new run",
         ) from error
     return value

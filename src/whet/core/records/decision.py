@@ -65,8 +65,8 @@ class MatrixEntry:
 class BreakEven:
     """Where speculation stops paying: ``candidate`` against its twin without speculation.
 
-    ``pays_up_to`` is the largest batch size whose interval is above 1; ``stops_at`` the smallest
-    batch size from which no larger one gains. None where there is no such size, and both where
+    ``pays_up_to`` is the largest concurrency whose interval is above 1; ``stops_at`` the smallest
+    concurrency from which no larger one gains. None where there is no such size, and both where
     one start gives no interval. ``tier`` is the hardware that both ran on.
     """
 

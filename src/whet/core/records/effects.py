@@ -10,7 +10,7 @@ from whet.core.records.summary import Estimate
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeverEffect:
-    """``candidate`` over ``reference``, which differ in ``lever`` alone, at one batch size.
+    """``candidate`` over ``reference``, which differ in ``lever`` alone, at one concurrency.
 
     ``context`` names the levers that both have. ``ratio`` is inverted for latencies, so that above
     1 is better; its interval is for this ratio alone: exploratory, no test.

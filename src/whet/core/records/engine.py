@@ -34,7 +34,7 @@ class Speculation:
 
     @property
     def by_load(self) -> bool:
-        """Whether K falls with the requests in flight (vLLM's schedule of K by batch size)."""
+        """Whether K falls with the requests in flight (vLLM's schedule of K by concurrency)."""
         return BY_LOAD in dict(self.options)
 
     @property

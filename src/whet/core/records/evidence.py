@@ -20,7 +20,7 @@ class Claim:
 
     ``kind`` is ``weights``, ``speculation``, ``prefix_cache`` …; ``expected`` says in words what
     the engine must have said or counted for the claim to stand. A ``per_cell`` claim is judged
-    for every batch size from counters, any other once from the start-up log.
+    for every concurrency from counters, any other once from the start-up log.
     """
 
     kind: str

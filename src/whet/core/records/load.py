@@ -39,7 +39,7 @@ class WorkloadFacts:
     other, down to ``least_hit_rate``; None where all that is shared is warm. A next turn's prompt
     holds the answer before it, which the cache may hold too: up to ``most_hit_rate``, or None.
     ``sources`` number the text that each request of a run was made of: requests with equal numbers
-    are one prompt under other marks, in any trial. Empty elsewhere and in earlier versions' runs.
+    are one prompt under other marks, in any trial. Empty elsewhere.
     """
 
     sha256: str
@@ -80,7 +80,7 @@ def _to_gaps(times_ns: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _from_gaps(data: Any) -> Any:
-    """The times of ``_to_gaps``; earlier versions stored the times themselves."""
+    """Return the times of ``_to_gaps``."""
     return tuple(accumulate(data["gaps"])) if isinstance(data, dict) else data
 
 
@@ -143,7 +143,7 @@ class ClientHealth:
 
     ``cpu_share`` is of one core, the busiest process' where several ``workers`` sent. ``asked_rps``
     and ``achieved_rps`` are the rates of an open loop's schedule and of what left, None for others.
-    ``disturbance`` is None for a server that whet did not start, and in older records.
+    ``disturbance`` is None for a server that whet did not start.
     """
 
     dispatch_delay_p99_ns: int

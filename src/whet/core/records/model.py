@@ -81,7 +81,7 @@ class ModelFacts:
     part of ``weight_bytes``) only where they speculate with them.
     ``kv_bytes_per_token`` is at 16 bits, of the layers that keep every token; with multi-head
     latent attention (``mla``) it is one latent vector a layer. ``kv_layers`` are all layers with a
-    KV cache by their shape (empty in older records: then all are alike), ``states`` those with a
+    KV cache by their shape, ``states`` those with a
     state instead or beside it.
     ``intermediate_size`` is one expert's where ``experts`` is set.
     ``testbed`` says whose answers a testbed gives: its size is that of its cost only.

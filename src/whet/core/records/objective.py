@@ -124,8 +124,9 @@ class SearchObjective:
     def __post_init__(self) -> None:
         if bool(self.constraints) == (self.bounds is not None):
             raise UsageError(
-                "a search needs one objective; give constraints (ttft:p95<300ms) or bounds that "
-                "each request has to keep (ttft:200), not both"
+                "a search needs one objective",
+                fix="give constraints (ttft:p95<300ms) or bounds that "
+                "each request has to keep (ttft:200), not both",
             )
 
 
@@ -150,8 +151,8 @@ class SearchResult:
         trials, wanted = len(self.trials), len(self.saturation.measurements)
         if trials != wanted:
             raise MeasurementError(
-                f"the search holds {plural(wanted, 'measurement')} and {plural(trials, 'trial')}; "
-                "give the judged trials, one a measurement"
+                f"the search holds {plural(wanted, 'measurement')} and {plural(trials, 'trial')}",
+                fix="give the judged trials, one a measurement",
             )
 
     @property

@@ -34,7 +34,7 @@ class MemoryPlan:
     a draft's KV included, if requests are as long as those that ``tokens_needed`` counts: the
     largest batch, or one request of ``max_model_len``. ``kv_bytes_per_token`` is of the layers that
     keep every token; ``kv_request_bytes`` is all that one request of the workload takes, in whole
-    blocks (0 in older records). The ``fit_*`` are the values with which it would fit, each
+    blocks. The ``fit_*`` are the values with which it would fit, each
     alone; None where no value of that setting is enough. ``reason`` is None where it fits.
     """
 

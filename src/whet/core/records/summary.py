@@ -51,7 +51,7 @@ class _Named(Generic[F]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellSummary:
-    """One variant at one batch size, over its valid trials. Latencies in ms at this edge.
+    """One variant at one concurrency, over its valid trials. Latencies in ms at this edge.
 
     ``figures`` holds the metrics of ``whet.metrics.table`` by name; in JSON they are keys of the
     cell itself. Latencies and rates leave out the first wave of a closed loop, a burst on an idle

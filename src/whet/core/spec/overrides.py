@@ -26,7 +26,7 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> None:
         try:
             parsed = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise UsageError(f"--set {path}: the value is not YAML; quote it") from error
+            raise UsageError(f"--set {path}: the value is not YAML", fix="quote it") from error
         _set(data, path, parsed)
 
 
@@ -44,6 +44,8 @@ def _set(data: dict[str, Any], path: str, value: object) -> None:
         if below is None:
             below = section[name] = {}
         if not isinstance(below, dict):
-            raise UsageError(f"--set {path}: {name} has no keys in this spec; set {name} itself")
+            raise UsageError(
+                f"--set {path}: {name} has no keys in this spec", fix=f"set {name} itself"
+            )
         section = below
     section[parts[0]] = value

@@ -53,15 +53,18 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> Spec:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise UsageError(
-            f"no spec file at {path}; write one with: whet init {shell_word(str(path))}, or see it "
-            "work first: whet demo"
+            f"no spec file at {path}",
+            fix=f"write one with: whet init {shell_word(str(path))}, or see it "
+            "work first: whet demo",
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the spec file {path} cannot be read: {error}") from error
     try:
         data = yaml.load(text, _UniqueKeys)
     except RecursionError as error:
-        raise UsageError(f"{path} is nested too deeply; a spec has at most five levels") from error
+        raise UsageError(
+            f"{path} is nested too deeply", fix="a spec has at most five levels"
+        ) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
@@ -70,7 +73,9 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> Spec:
             problem = ", where the value of a secret needs quotes"  # the problem may quote it
         raise UsageError(f"{path} is not valid YAML{where}{problem}") from error
     if not isinstance(data, dict):
-        raise UsageError(f"{path} must hold keys and values; write a fresh one with: whet init")
+        raise UsageError(
+            f"{path} must hold keys and values", fix="write a fresh one with: whet init"
+        )
     apply_overrides(data, overrides)
     return parse_spec(data, base=path.parent)
 
@@ -82,7 +87,7 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
     """
     for text in _texts(data):
         if "\0" in text:
-            raise UsageError(f"the spec has a NUL character in {text[:80]!r}; remove it")
+            raise UsageError(f"the spec has a NUL character in {text[:80]!r}", fix="remove it")
     for env in _environments(data):
         remember_secrets({str(name): str(value) for name, value in env.items()})
     try:
@@ -243,8 +248,8 @@ def _every_adapter(loras: dict[str, str | None]) -> dict[str, str | None]:
     }
     if not each:
         raise UsageError(
-            f"loras: {folder} holds no folder with an {_ADAPTER_CONFIG}; give the folder of "
-            "adapters, or each by its name"
+            f"loras: {folder} holds no folder with an {_ADAPTER_CONFIG}",
+            fix="give the folder of adapters, or each by its name",
         )
     return dict(sorted(each.items()))
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from whet.core.load_point import Rate
-from whet.core.records.codec import STORED
 from whet.core.records.engine import Scalar
 from whet.core.spec.base import Positive, Share, Strict, Whole
 
@@ -44,13 +43,6 @@ class WorkloadSpec(Strict):
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     seed: Whole = 0
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, data: Any, info: ValidationInfo) -> Any:
-        stored = info.context == STORED and isinstance(data, dict)
-        old = {"output_lengths": "ratio", **data} if stored else data
-        return _without_removed("workload", old, info)
-
 
 class TrafficSpec(Strict):
     """The user's own request log; ``traffic: log.jsonl`` is short for its ``log`` alone.
@@ -78,6 +70,7 @@ REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "quality.next_schemes": "quality.next_schemes is gone; remove the key: where a variant "
         "fails, the gate names the schemes to try next",
+        "load.batch_sizes": "load.batch_sizes is load.concurrency now; rename the key",
         "load.repeat_baseline": "load.repeat_baseline is gone; remove the key: every configuration "
         "is started load.trials times, which shows the noise",
         "load.head_of_line": "load.head_of_line is gone; set workload.long_prompts, the share of "
@@ -86,14 +79,7 @@ REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "own request log",
     }
 )
-"""Keys of earlier versions, and what to do about each."""
-
-
-def _without_removed(section: str, data: Any, info: ValidationInfo) -> Any:
-    """Drop the keys that only earlier versions stored; in a new spec they are refused."""
-    if info.context != STORED or not isinstance(data, dict):
-        return data
-    return {key: value for key, value in data.items() if f"{section}.{key}" not in REMOVED_KEYS}
+"""Keys that a spec had, and what to do about each."""
 
 
 def _share(value: Any) -> Any:
@@ -105,7 +91,7 @@ def _share(value: Any) -> Any:
 class LoadSpec(Strict):
     """The load of each cell, requests per trial, trials per cell.
 
-    ``batch_sizes`` keep so many requests in flight (a closed loop). ``rates`` send so many a second
+    ``concurrency`` keep so many requests in flight (a closed loop). ``rates`` send so many a second
     for ``seconds`` to one server: at gaps of the ``traffic`` log where it has times, else as a
     Poisson process, or with a ``burstiness``;
     ``demand_rps`` is what the whole deployment has to take, the largest rate by default.
@@ -122,7 +108,7 @@ class LoadSpec(Strict):
     """
 
     order: Literal["blocks", "interleaved"] = "interleaved"
-    batch_sizes: Annotated[
+    concurrency: Annotated[
         tuple[Annotated[Positive, Field(le=_MAX_BATCH_SIZE)], ...], Field(min_length=1)
     ] = (1, 4, 8, 16, 32)
     rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
@@ -141,17 +127,6 @@ class LoadSpec(Strict):
     max_starts: Annotated[int, Field(ge=2, le=_MAX_TRIALS)] = 10
     together: tuple[tuple[str, ...], ...] = ()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, data: Any, info: ValidationInfo) -> Any:
-        """Earlier runs repeated the baseline as ``<baseline>.again`` and confirmed nothing."""
-        known = _without_removed("load", data, info)
-        if not isinstance(data, dict) or len(known) == len(data):
-            return known
-        groups = known.get("together", ())
-        groups = [[name for name in group if not name.endswith(".again")] for group in groups]
-        return {"confirm": False, **known, "together": [group for group in groups if group[1:]]}
-
     @model_validator(mode="after")
     def _precision_of_a_confirmation(self) -> LoadSpec:
         if self.precision is not None and not self.confirm:
@@ -166,9 +141,9 @@ class LoadSpec(Strict):
                 f"a trial of {most:,} requests is more than {_MAX_REQUESTS:,}; lower "
                 "requests_per_slot, min_requests, or rates and seconds"
             )
-        default = type(self).model_fields["batch_sizes"].default
+        default = type(self).model_fields["concurrency"].default
         kinds = {
-            "batch_sizes": self.batch_sizes != default,
+            "concurrency": self.concurrency != default,
             "rates": bool(self.rates),
             "find" if self.trace is None else "trace": bool(self.find or self.trace),
         }
@@ -191,7 +166,7 @@ class LoadSpec(Strict):
         """The loads that are measured; none where a trace or a search sets them."""
         if self.find or self.trace:
             return ()
-        return tuple(Rate(rate) for rate in self.rates) or self.batch_sizes
+        return tuple(Rate(rate) for rate in self.rates) or self.concurrency
 
     @property
     def demand(self) -> float | None:
@@ -235,11 +210,6 @@ class QualitySpec(Strict):
     golden_probes: Annotated[int, Field(ge=0)] = 16
     chat_template_kwargs: dict[str, Scalar] = {}
     thinking_tokens: Annotated[Whole, Field(ge=0)] = 2048
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, data: Any, info: ValidationInfo) -> Any:
-        return _without_removed("quality", data, info)
 
     @field_validator("top_logprobs")
     @classmethod

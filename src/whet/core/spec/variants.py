@@ -217,10 +217,7 @@ class VariantSpec(Strict):
 
     @model_validator(mode="after")
     def _lever_keys(self) -> VariantSpec:
-        for name, value in list(self.lever_values.items()):
-            if value is None:  # unset, as older runs stored it
-                del self.lever_values[name]
-                continue
+        for name, value in self.lever_values.items():
             if name not in _LEVER_KEYS:
                 near = did_you_mean(name, variant_keys())
                 raise PydanticCustomError(UNKNOWN_KEY, "{text}", {"text": f"{name!r}{near}"})
@@ -250,7 +247,7 @@ def standard_variants() -> dict[str, VariantSpec]:
         "fp16": VariantSpec(),
         "fp16+cache": VariantSpec(prefix_cache=True),
         "awq+cache": VariantSpec(weights="awq", prefix_cache=True),
-        "awq+spec+cache": VariantSpec(
+        "awq+draft+cache": VariantSpec(
             weights="awq", speculation=SpeculationSpec(), prefix_cache=True
         ),
     }

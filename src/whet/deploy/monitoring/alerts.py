@@ -203,7 +203,7 @@ def _capacity(envelope: Envelope, series: Series) -> Iterator[Alert]:
         expr=f"whet:requests_running:mean > {running:.4g}",
         severity="ticket",
         summary=f"More than {running:.3g} requests run at a server; up to {most:.3g} were measured",
-        action="Nothing is known of this load; re-run whet with larger batch sizes.",
+        action="Nothing is known of this load; re-run whet with larger concurrencies.",
     )
 
 

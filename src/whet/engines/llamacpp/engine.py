@@ -157,8 +157,8 @@ def _program(spec: EngineSpec) -> str:
     program = shutil.which(str(spec.program))
     if program is None:
         raise EngineStartError(
-            f"no program at {spec.program}; correct program, or leave it out to take the "
-            f"{PROGRAM} on PATH"
+            f"no program at {spec.program}",
+            fix=f"correct program, or leave it out to take the {PROGRAM} on PATH",
         )
     return program
 
@@ -178,14 +178,16 @@ def _ask(program: str, flag: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = getattr(error, "strerror", None) or "it does not answer"
-        raise EngineStartError(f"{program} cannot be started ({reason}); build it again") from error
+        raise EngineStartError(
+            f"{program} cannot be started ({reason})", fix="build it again"
+        ) from error
     return done.stdout
 
 
 def _version(program: str) -> str:
     match = _VERSION.search(_ask(program, "--version"))
     if match is None:
-        raise EngineStartError(f"{program} does not say its version; is it llama-server?")
+        raise EngineStartError(f"{program} does not say its version", fix="is it llama-server?")
     return f"b{match[1] or match[3]} ({match[2] or match[4]})"
 
 
@@ -200,8 +202,9 @@ def _words(variant: Variant, program: str) -> list[str]:
     slots, length = int(args.get("max_num_seqs", SLOTS)), args.get("max_model_len")
     if length is not None and int(length) % _STEP:
         raise UsageError(
-            f"llama.cpp's context of a request is a multiple of {_STEP}; set max_model_len to "
-            f"{-(-int(length) // _STEP) * _STEP} in the args of this engine"
+            f"llama.cpp's context of a request is a multiple of {_STEP}",
+            fix=f"set max_model_len to "
+            f"{-(-int(length) // _STEP) * _STEP} in the args of this engine",
         )
     words = ["--parallel", str(slots), "--verbosity", _VERBOSITY, "--log-colors", "off"]
     if length is None:  # all requests share the context that the model was made for

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.records import EngineFacts
+from whet.core.records.evidence import EngineFacts
 from whet.core.units import GIB, MIB
 
 _VERSION: Final = re.compile(r"build:? (\d+) \((\w+)\)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED
-from whet.core.records import Declared
+from whet.core.records.evidence import Declared
 from whet.engines.pages import json_page, model_cards
 
 COUNTERS: Final = {

@@ -40,8 +40,9 @@ def require_same_ids(base_url: str, folder: Path) -> None:
             at = next((n for n, (a, b) in enumerate(zip(own, theirs, strict=False)) if a != b), -1)
             raise EngineStartError(
                 f"llama-server turns {text!r} into other ids than the model's tokenizer, from "
-                f"position {at} on: its GGUF file has another pre-tokenizer; write the file with "
-                "llama.cpp's convert_hf_to_gguf.py and serve it with weights: ./file.gguf"
+                f"position {at} on: its GGUF file has another pre-tokenizer",
+                fix="write the file with "
+                "llama.cpp's convert_hf_to_gguf.py and serve it with weights: ./file.gguf",
             )
 
 
@@ -54,5 +55,5 @@ def _tokenize(base_url: str, text: str) -> list[int]:
         return [int(each) for each in json.loads(answer)["tokens"]]
     except (NoAnswer, ValueError, KeyError, TypeError) as error:
         raise EngineStartError(
-            f"llama-server does not tokenize ({error}); build it again"
+            f"llama-server does not tokenize ({error})", fix="build it again"
         ) from error

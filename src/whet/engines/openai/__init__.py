@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from whet.core.records import EngineFacts
+from whet.core.records.evidence import EngineFacts
 from whet.engines import vllm
 from whet.engines.openai.engine import RemoteEngine
 

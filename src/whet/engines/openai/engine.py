@@ -60,7 +60,8 @@ class RemoteEngine:
             page = json_page(_base_url(spec), "/version", timeout_s=_PAGE_S)
         except EngineLostError as error:
             raise EngineStartError(
-                f"nothing answers at {spec.url} ({error}); start the server or correct engine.url"
+                f"nothing answers at {spec.url} ({error})",
+                fix="start the server or correct engine.url",
             ) from error
         return str(page.get("version", UNKNOWN))
 
@@ -100,8 +101,8 @@ class RemoteEngine:
             text = generate_canary(resolved.url, resolved.served_model_name, timeout_s=timeout_s)
         except NoAnswer as error:
             raise EngineStartError(
-                f"the server at {resolved.url} cannot generate ({error}); "
-                "fix it, or correct the model's name"
+                f"the server at {resolved.url} cannot generate ({error})",
+                fix="fix it, or correct the model's name",
             ) from error
         start = StartFacts(
             variant=resolved.variant.name,
@@ -116,7 +117,9 @@ class RemoteEngine:
 
 def _base_url(spec: EngineSpec) -> str:
     if spec.url is None:
-        raise UsageError("the engine 'openai' needs an address; set engine.url (http://host:port)")
+        raise UsageError(
+            "the engine 'openai' needs an address", fix="set engine.url (http://host:port)"
+        )
     split_server_url(spec.url, "engine.url")
     return Endpoint.parse(spec.url).url
 
@@ -126,10 +129,10 @@ def _first_model(base_url: str) -> str:
         status, text = request(base_url, "/v1/models", timeout_s=_PAGE_S)
         if status == http.client.UNAUTHORIZED:
             raise EngineStartError(
-                f"{base_url} refuses the key (401); put the right one into OPENAI_API_KEY"
+                f"{base_url} refuses the key (401)", fix="put the right one into OPENAI_API_KEY"
             )
         return str(json.loads(text)["data"][0]["id"])
     except (NoAnswer, ValueError, KeyError, IndexError, TypeError) as error:
         raise EngineStartError(
-            f"{base_url} lists no model; name it with engine.args.model"
+            f"{base_url} lists no model", fix="name it with engine.args.model"
         ) from error

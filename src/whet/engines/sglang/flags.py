@@ -121,7 +121,7 @@ def _own_args(variant: Variant) -> Iterator[tuple[str, Scalar]]:
 def _flag_words(key: str, value: Scalar, python: str) -> list[str]:
     plain = _COMMON.get(key, key)
     if plain in _OWNED:
-        raise UsageError(f"engine flag {key!r} cannot be set here; set {_OWNED[plain]}")
+        raise UsageError(f"engine flag {key!r} cannot be set here", fix=f"set {_OWNED[plain]}")
     name = plain.replace("_", "-")
     known = shipped_flags()
     if name not in known:
@@ -133,4 +133,4 @@ def _flag_words(key: str, value: Scalar, python: str) -> list[str]:
         return [f"--{name}", str(value)]
     if value is True:
         return [f"--{name}"]
-    raise UsageError(f"engine flag {key!r} is a switch; leave it out instead of {value!r}")
+    raise UsageError(f"engine flag {key!r} is a switch", fix=f"leave it out instead of {value!r}")

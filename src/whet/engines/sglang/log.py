@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.records import EngineFacts
+from whet.core.records.evidence import EngineFacts
 from whet.engines.failures import plain_lines
 
 START_LINE: Final = "server_args=ServerArgs("

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED, PREFIX_HITS
 from whet.core.counters import PREFIX_QUERIES as QUERIES
-from whet.core.records import Declared
+from whet.core.records.evidence import Declared
 from whet.engines.pages import flatten, json_page, model_cards
 
 _GENERATED: Final = "sglang:generation_tokens_total"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from whet.core.records import EngineFacts, ResolvedEngine, Variant
+from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.records.evidence import EngineFacts
 
 _DRAFTS_ON_HOST: Final = frozenset({"ngram", "suffix", "medusa"})
 _LATER: Final = "disable_padded_drafter_batch"

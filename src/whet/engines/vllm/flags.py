@@ -103,7 +103,7 @@ def adapter_word(name: str, path: str) -> str:
 def _known_name(key: str, python: str) -> str:
     plain = key.lstrip("-").replace("-", "_")
     if plain in _OWNED:
-        raise UsageError(f"engine flag {key!r} cannot be set here; set {_OWNED[plain]}")
+        raise UsageError(f"engine flag {key!r} cannot be set here", fix=f"set {_OWNED[plain]}")
     name = plain.replace("_", "-")
     if name in shipped_flags() or name in installed_flags(python):
         return name
@@ -118,4 +118,6 @@ def _off(key: str, name: str, python: str) -> list[str]:
     off = f"no-{name}"
     if off in shipped_flags() or off in installed_flags(python):
         return [f"--{off}"]
-    raise UsageError(f"engine flag {key!r} cannot be switched off; leave it out instead of false")
+    raise UsageError(
+        f"engine flag {key!r} cannot be switched off", fix="leave it out instead of false"
+    )

@@ -16,7 +16,7 @@ from typing import Final
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.flags import plain_args
 from whet.core.gpus import VISIBLE_DEVICES_ENV
-from whet.core.records import Layout, ResolvedEngine, StartFacts
+from whet.core.records.engine import Layout, ResolvedEngine, StartFacts
 from whet.engines.launch import SpawnedServer, serve_process
 from whet.engines.probe import is_healthy
 from whet.engines.process import EngineProcess, free_port
@@ -59,7 +59,9 @@ class LayoutServer:
         for each in self._servers:
             each.ensure_alive()
         if self._router.exit_code() is not None:
-            raise EngineLostError(f"the router ended while serving; see {self._router.log.name}")
+            raise EngineLostError(
+                "the router ended while serving", fix=f"see {self._router.log.name}"
+            )
 
 
 @contextmanager
@@ -132,6 +134,6 @@ def _await(router: EngineProcess, port: int) -> None:
     while not (router.listens_on(port) and is_healthy(f"http://127.0.0.1:{port}")):
         if router.exit_code() is not None or time.monotonic() > deadline:
             raise EngineStartError(
-                f"the router did not come up; the end of {router.log.name} says why"
+                "the router did not come up", fix=f"the end of {router.log.name} says why"
             )
         time.sleep(_POLL_S)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from whet.core.records import EngineFacts
+from whet.core.records.evidence import EngineFacts
 from whet.engines.vllm.signals import NOTICES, PATTERNS
 
 START_LINE = "Initializing a V1 LLM engine (v"

@@ -149,7 +149,7 @@ def key_values(texts: Sequence[str], flag: str) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     for key, equals, _ in pairs:
         if not key.strip() or not equals:
-            raise UsageError(f"{flag} takes KEY=VALUE; write it as KEY=VALUE")
+            raise UsageError(f"{flag} takes KEY=VALUE", fix="write it as KEY=VALUE")
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
@@ -162,7 +162,7 @@ def _kind(source: SourceOptions) -> str:
     }
     chosen = [flag for flag, value in files.items() if value is not None]
     if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} are different traffic; give one of them")
+        raise UsageError(f"{' and '.join(chosen)} are different traffic", fix="give one of them")
     return chosen[0] if chosen else _SYNTHETIC
 
 
@@ -171,17 +171,18 @@ def _refuse_misfits(given: frozenset[str], kind: str) -> None:
         if name not in given or kind in kinds:
             continue
         if kind == _SYNTHETIC:
-            raise UsageError(f"{_flag(name)} needs {kinds[0]}; give it too")
-        raise UsageError(f"{_flag(name)} does not go with {kind}; leave one of the two out")
+            raise UsageError(f"{_flag(name)} needs {kinds[0]}", fix="give it too")
+        raise UsageError(f"{_flag(name)} does not go with {kind}", fix="leave one of the two out")
     for name, other in _NEEDS.items():
         if name in given and other not in given:
-            raise UsageError(f"{_flag(name)} needs {_flag(other)}; give it too")
+            raise UsageError(f"{_flag(name)} needs {_flag(other)}", fix="give it too")
     if {"static_batches", "request_rate"} <= given:
-        raise UsageError("--static-batches waits for its slowest; leave out --request-rate")
+        raise UsageError("--static-batches waits for its slowest", fix="leave out --request-rate")
     for name in ("find_max", "until"):
         if {"against", name} <= given:
             raise UsageError(
-                f"--against sends a fixed number of trials to each server; leave out {_flag(name)}"
+                "--against sends a fixed number of trials to each server",
+                fix=f"leave out {_flag(name)}",
             )
 
 
@@ -203,7 +204,9 @@ def _address(url: str | None, server: ServerOptions) -> str:
 
 def _host_url(host: str, port: int) -> str:
     if "/" in host:
-        raise UsageError(f"--host takes a name or an address, not {host!r}; give a URL as URL")
+        raise UsageError(
+            f"--host takes a name or an address, not {host!r}", fix="give a URL as URL"
+        )
     host = f"[{host}]" if ":" in host and "[" not in host else host  # IPv6
     return f"http://{host}:{port}"
 
@@ -218,7 +221,7 @@ def _form(server: ServerOptions) -> Form:
     if server.form != "ids":
         named["--form"] = server.form == "chat"
     if len(set(named.values())) > 1:
-        raise UsageError(f"{' and '.join(named)} name different endpoints; give one of them")
+        raise UsageError(f"{' and '.join(named)} name different endpoints", fix="give one of them")
     return "chat" if True in named.values() else server.form
 
 
@@ -236,9 +239,9 @@ def _source(options: BenchOptions, given: frozenset[str]) -> Source | None:
 def _check_dataset_name(source: SourceOptions) -> None:
     name = source.dataset_name
     if name == "random" and source.dataset_path is not None:
-        raise UsageError("--dataset-name random reads no file; leave out --dataset-path")
+        raise UsageError("--dataset-name random reads no file", fix="leave out --dataset-path")
     if name not in (None, "random") and source.dataset_path is None:
-        raise UsageError(f"--dataset-name {name} needs its file; give --dataset-path")
+        raise UsageError(f"--dataset-name {name} needs its file", fix="give --dataset-path")
 
 
 def _limits(name: str | None) -> LengthLimits:
@@ -267,11 +270,11 @@ def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace | 
     )
     if any(row.at_ns is None for row in trace.rows):
         raise UsageError(
-            f"{path} has no times to play; give each line a time, or send its prompts with "
-            "--dataset-path"
+            f"{path} has no times to play",
+            fix="give each line a time, or send its prompts with --dataset-path",
         )
     if "form" in given and holds_prompts(trace):
-        raise UsageError(f"{path} holds its own prompts; leave out --form")
+        raise UsageError(f"{path} holds its own prompts", fix="leave out --form")
     _refuse_output_len(options, trace)
     return cut_trace(trace, duration_s=options.source.trace_duration)
 
@@ -284,7 +287,9 @@ def _prefix_trace(options: BenchOptions, given: frozenset[str], path: Path) -> P
     if not whole.timed:
         for name in ("trace_speed", "trace_duration"):
             if name in given:
-                raise UsageError(f"{trace.path} has no times to play; leave out {_flag(name)}")
+                raise UsageError(
+                    f"{trace.path} has no times to play", fix=f"leave out {_flag(name)}"
+                )
         return whole
     timeline = cut_trace(whole.timeline, duration_s=options.source.trace_duration)
     first = replace(trace, requests=trace.requests[: len(timeline.rows)])
@@ -294,7 +299,9 @@ def _prefix_trace(options: BenchOptions, given: frozenset[str], path: Path) -> P
 def _refuse_output_len(options: BenchOptions, trace: Trace) -> None:
     has_lengths = all(row.output_tokens is not None for row in trace.rows)
     if options.prompts.output_len is not None and has_lengths:
-        raise UsageError(f"{trace.path} has the length of every answer; leave out --output-len")
+        raise UsageError(
+            f"{trace.path} has the length of every answer", fix="leave out --output-len"
+        )
 
 
 def _chats(options: BenchOptions, count: int) -> ConversationShape:
@@ -358,7 +365,7 @@ def _arrivals(load: LoadOptions, ramp: tuple[float, float] | None) -> Arrivals |
     if rate is None:
         return None
     if load.burstiness != 1.0 and (load.constant or ramp is not None):
-        raise UsageError("--burstiness does not go with --constant or a ramp; leave it out")
+        raise UsageError("--burstiness does not go with --constant or a ramp", fix="leave it out")
     if ramp is not None:
         kind = "ramp_constant" if load.constant else "ramp_poisson"
         return Arrivals(kind=kind, rate_rps=rate, end_rate_rps=ramp[0], ramp_s=ramp[1])
@@ -376,7 +383,7 @@ def _body(options: SamplingOptions) -> dict[str, Any]:
     try:
         extra = json.loads(options.extra_body)
     except ValueError as error:
-        raise UsageError("--extra-body is not valid JSON; quote it for the shell") from error
+        raise UsageError("--extra-body is not valid JSON", fix="quote it for the shell") from error
     if not isinstance(extra, dict):
         raise UsageError('--extra-body must be a JSON object, such as {"top_k": 20}')
     return body | extra

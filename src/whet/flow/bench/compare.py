@@ -10,8 +10,8 @@ from whet.checkpoint import tokenizer_difference
 from whet.client.endpoint import Endpoint
 from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError, WhetError
 from whet.core.protocols import Observer
-from whet.core.records import TrialRecord, WorkloadFacts
 from whet.core.records.against import ServersCompared
+from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.flow.bench.options import CompareOptions
 from whet.flow.bench.paired import compare_servers, usable_pairs, warnings_of
 from whet.flow.bench.run import (
@@ -175,7 +175,8 @@ def _reach_both(
     if same and model == first.model:
         raise UsageError(
             f"--against names {model!r} of the same server, whose prefix cache would answer every "
-            "second trial; give another server, or another of its models with --against-model"
+            "second trial",
+            fix="give another server, or another of its models with --against-model",
         )
     observer.note(f"{model}, {_check_tokenizer(request, first.tokenizer, entry)}")
     return first, replace(first, model=model)
@@ -194,7 +195,8 @@ def _check_tokenizer(request: BenchRequest, folder: Path, entry: dict[str, Any])
     if difference is not None:
         raise UsageError(
             "the two models have different tokenizers, so a token of one is not a token of the "
-            f"other: {difference}; compare servers of one tokenizer, or name with --tokenizer the "
-            "one to count with for both"
+            f"other: {difference}",
+            fix="compare servers of one tokenizer, or name with --tokenizer the "
+            "one to count with for both",
         )
     return "the same tokenizer"

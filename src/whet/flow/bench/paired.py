@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from whet.core.records import CellSummary, Difference, Estimate, TrialRecord
 from whet.core.records.against import ServerComparison, ServerVerdict
+from whet.core.records.load import TrialRecord
+from whet.core.records.summary import CellSummary, Difference, Estimate
 from whet.metrics import UNPRICED, metrics_in, summarise
 from whet.metrics.counted import prefix_hit_rate
 from whet.metrics.metric import Metric

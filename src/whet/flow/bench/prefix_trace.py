@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from whet.core.protocols import Observer
-from whet.core.records import TrialRecord, WorkloadFacts
+from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.load.sources.request import BenchRequest, PrefixReplay
 from whet.metrics.counted import prefix_hit_rate
 

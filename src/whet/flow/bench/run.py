@@ -11,7 +11,13 @@ from whet.checkpoint import locate_without_weights
 from whet.client import CompletionCall
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
-from whet.core.records import ClientHealth, PlannedRequest, RequestEvent, TrialRecord, WorkloadFacts
+from whet.core.records.load import (
+    ClientHealth,
+    PlannedRequest,
+    RequestEvent,
+    TrialRecord,
+    WorkloadFacts,
+)
 from whet.flow.bench.prefix_trace import report_best, report_hits
 from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialPlan, run_trial
@@ -159,7 +165,8 @@ def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
         return Path(root)
     raise UsageError(
         f"lengths are counted with the model's own tokenizer, and {entry['id']!r} names none that "
-        "is here; give its folder or hub id with --tokenizer"
+        "is here",
+        fix="give its folder or hub id with --tokenizer",
     )
 
 

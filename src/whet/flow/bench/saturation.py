@@ -15,7 +15,7 @@ from whet.core.errors import (
     WhetError,
 )
 from whet.core.protocols import Observer, Silent
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.records.objective import (
     Bound,
     Constraint,
@@ -56,7 +56,7 @@ def find_max(
     axis = options.find_max
     assert axis is not None, "the command has checked --find-max"
     if not constraints and bounds is None:
-        raise UsageError("--find-max searches for an objective; give --slo or --goodput")
+        raise UsageError("--find-max searches for an objective", fix="give --slo or --goodput")
     start = options.find_start
     if start is None and axis == "rate" and request.rate_rps and math.isfinite(request.rate_rps):
         start = request.rate_rps
@@ -246,21 +246,21 @@ def _check_traffic(request: BenchRequest, axis: SearchAxis) -> None:
     kind = None if request.arrivals is None else request.arrivals.kind
     if axis == "concurrency" and kind is not None:
         raise UsageError(
-            "a search over concurrency is a closed loop, and the requests have arrival times; "
-            "leave out the request rate, or search over the rate"
+            "a search over concurrency is a closed loop, and the requests have arrival times",
+            fix="leave out the request rate, or search over the rate",
         )
     if axis == "rate" and kind not in (None, *_STEADY_KINDS):
         raise UsageError(
-            f"arrivals of kind {kind!r} have no one rate to search over; give poisson, bursty or "
-            "constant arrivals"
+            f"arrivals of kind {kind!r} have no one rate to search over",
+            fix="give poisson, bursty or constant arrivals",
         )
     if axis == "rate" and request.loop == "conversations":
         raise UsageError(
-            "the requests of a conversation wait for its answers, so they have no rate; search "
-            "over the concurrency instead"
+            "the requests of a conversation wait for its answers, so they have no rate",
+            fix="search over the concurrency instead",
         )
     if axis == "rate" and request.load.static_batches:
-        raise UsageError("static batches have no rate; search over the concurrency instead")
+        raise UsageError("static batches have no rate", fix="search over the concurrency instead")
 
 
 def _client_problem(trial: TrialRecord) -> str | None:

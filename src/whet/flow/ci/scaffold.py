@@ -39,7 +39,7 @@ def write_pipelines(spec_file: Path, root: Path) -> tuple[str, ...]:
     }
     for path in texts:
         if path.exists():
-            raise UsageError(f"{path} exists; move it away, or choose another --output-dir")
+            raise UsageError(f"{path} exists", fix="move it away, or choose another --output-dir")
     for path, text in texts.items():
         write_atomic(path, text)
     return (

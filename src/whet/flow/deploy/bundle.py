@@ -11,8 +11,9 @@ from typing import Final
 import yaml
 
 from whet.core.load_point import LoadPoint, load_words
-from whet.core.records import ResolvedEngine, encode
 from whet.core.records.bundle import Bundle, Target
+from whet.core.records.codec import encode
+from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import redact_json
 from whet.core.run import Run
 from whet.deploy import SCRIPT, Site, commented, render, render_script, site_name

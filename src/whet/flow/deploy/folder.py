@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.errors import StorageError, UsageError
-from whet.core.records import decode
 from whet.core.records.bundle import Bundle
+from whet.core.records.codec import decode
 from whet.core.staging import staged
 from whet.core.store import read_json, translate_disk_errors
 from whet.deploy import write_file
@@ -28,12 +28,12 @@ def read_bundle(folder: Path) -> Bundle | None:
     path = folder / RECORD
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder} holds other files; choose another --output-dir")
+            raise UsageError(f"{folder} holds other files", fix="choose another --output-dir")
         return None
     try:
         return decode(Bundle, read_json(path))
     except (OSError, ValueError) as error:
-        raise StorageError(f"{path} is damaged; move {folder} away and repeat") from error
+        raise StorageError(f"{path} is damaged", fix=f"move {folder} away and repeat") from error
 
 
 def replace_bundle(folder: Path, files: Mapping[str, str]) -> None:

@@ -43,18 +43,20 @@ class DeployOptions:
         """``UsageError`` for a value that no target can take."""
         if self.image_tag is not None and _TAG.fullmatch(self.image_tag) is None:
             raise UsageError(
-                f"--image-tag {self.image_tag!r} is not a tag; name one such as v0.32.0"
+                f"--image-tag {self.image_tag!r} is not a tag", fix="name one such as v0.32.0"
             )
         if self.namespace is not None and self.target == "compose":
-            raise UsageError("--namespace belongs to Kubernetes; leave it out with compose")
+            raise UsageError("--namespace belongs to Kubernetes", fix="leave it out with compose")
         if self.webhook is not None and self.target != "compose":
-            raise UsageError("--webhook belongs to compose; on Kubernetes Alertmanager is its own")
+            raise UsageError(
+                "--webhook belongs to compose", fix="on Kubernetes Alertmanager is its own"
+            )
         if self.webhook is not None:
             split_server_url(self.webhook, "--webhook")
         if self.namespace is not None and _NAMESPACE.fullmatch(self.namespace) is None:
             raise UsageError(
-                f"--namespace {self.namespace!r} is not a Kubernetes name; use lower-case letters, "
-                "digits and '-', at most 63"
+                f"--namespace {self.namespace!r} is not a Kubernetes name",
+                fix="use lower-case letters, digits and '-', at most 63",
             )
         if not 1 <= self.scrape_interval <= _SLOWEST_SCRAPE_S:
             raise UsageError(

@@ -12,8 +12,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from whet.core.errors import StorageError, UsageError
-from whet.core.records import QualityRecord
-from whet.core.records.codec import STORED, decode
+from whet.core.records.codec import decode
+from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
 from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quality import PlainReference
@@ -112,8 +112,8 @@ def refuse_filled(folder: Path) -> None:
     """Raise ``StorageError`` for a folder that is not empty: nothing is overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StorageError(
-            f"{folder} exists; compare a deployment with it by --against, remove it, or choose "
-            "another --save"
+            f"{folder} exists",
+            fix="compare a deployment with it by --against, remove it, or choose another --save",
         )
 
 
@@ -150,29 +150,28 @@ def read_baseline(folder: Path) -> SavedBaseline:
         saved = decode(SavedBaseline, read_json(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
-            f"{folder} holds no saved baseline; make one with whet quality BASELINE --save {folder}"
+            f"{folder} holds no saved baseline",
+            fix=f"make one with whet quality BASELINE --save {folder}",
         ) from error
     except (OSError, ValueError, StorageError) as error:
         raise StorageError(
-            f"{path} is damaged or of another version of whet; measure the baseline again"
+            f"{path} is damaged or of another version of whet", fix="measure the baseline again"
         ) from error
     needed = [*input_files(folder, saved), folder / TOKENIZER]
     missing = [each for each in needed if not each.exists()]
     if saved.form != _FORM or missing:
         problem = f"{missing[0]} is missing" if missing else f"{path} is of another version of whet"
-        raise StorageError(f"{problem}; measure the baseline again with --save")
+        raise StorageError(f"{problem}", fix="measure the baseline again with --save")
     return saved
 
 
 def stored_quality(saved: SavedBaseline, *, concurrency: int) -> QualitySpec:
     """Return the baseline's quality options with this ``concurrency``."""
     try:
-        return QualitySpec.model_validate(
-            {**saved.quality, "concurrency": concurrency}, context=STORED
-        )
+        return QualitySpec.model_validate({**saved.quality, "concurrency": concurrency})
     except ValidationError as error:
         raise StorageError(
-            "the saved baseline has options of another version of whet; measure it again"
+            "the saved baseline has options of another version of whet", fix="measure it again"
         ) from error
 
 

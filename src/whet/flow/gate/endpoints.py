@@ -19,7 +19,8 @@ from whet.core.errors import (
     UsageError,
 )
 from whet.core.protocols import Engine
-from whet.core.records import ModelFacts, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.model import ModelFacts
 from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
 from whet.flow.gate.baseline import Endpoint
@@ -74,10 +75,12 @@ def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
     """
     if _URL.match(ref) is None:
         if _BARE_URL.fullmatch(ref) and not Path(ref).exists():
-            raise UsageError(f"{ref} is not a folder; for a server write http://{ref}")
+            raise UsageError(f"{ref} is not a folder", fix=f"for a server write http://{ref}")
         facts = read_facts(locate(ref))
         if model is not None:
-            raise UsageError(f"{flag} names a server's model, and {ref} is a folder; leave it out")
+            raise UsageError(
+                f"{flag} names a server's model, and {ref} is a folder", fix="leave it out"
+            )
         return Candidate(
             ref=ref,
             url=None,
@@ -107,8 +110,8 @@ def find_tokenizer(given: str | None, candidate: Candidate) -> Path:
         return locate_without_weights(given)
     if candidate.tokenizer is None:
         raise UsageError(
-            f"prompts need the baseline's tokenizer, and {candidate.ref} names no local folder; "
-            "give its folder or hub id with --tokenizer"
+            f"prompts need the baseline's tokenizer, and {candidate.ref} names no local folder",
+            fix="give its folder or hub id with --tokenizer",
         )
     return candidate.tokenizer
 
@@ -123,8 +126,8 @@ def refuse_other_tokenizer(candidate: Candidate, baseline: Path) -> None:
     problem = serving_difference(baseline, candidate.tokenizer, names=("baseline", "target"))
     if problem is not None:
         raise InfeasibleError(
-            f"{candidate.ref} has another tokenizer than the baseline: {problem}; fix it, or "
-            "compare it with a baseline of the same tokenizer"
+            f"{candidate.ref} has another tokenizer than the baseline: {problem}",
+            fix="fix it, or compare it with a baseline of the same tokenizer",
         )
 
 
@@ -172,7 +175,7 @@ def _resolve(facts: ModelFacts, length: int, spec: EngineSpec) -> tuple[Engine, 
         return resolve_alone(variant, spec)
     except CannotServe as error:
         raise EngineStartError(
-            f"{facts.path} cannot be served here: {error}; or give a running server's URL"
+            f"{facts.path} cannot be served here: {error}", fix="or give a running server's URL"
         ) from error
 
 

@@ -15,7 +15,8 @@ from typing import Final
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
-from whet.core.records import GateVerdict, QualityRecord, TaskScore
+from whet.core.records.quality import QualityRecord, TaskScore
+from whet.core.records.quality_checks import GateVerdict
 from whet.core.spec import EngineSpec, QualitySpec
 from whet.core.units import human_duration
 from whet.data import write_inputs
@@ -113,7 +114,9 @@ def run_gate(target_ref: str, options: QualityOptions, observer: Observer) -> Ga
         refuse_other_tokenizer(target, job.tokenizer)
         base, judged = _measure_baseline(job, candidate)
         if any(word == "fail" for _, word in judged.verdicts):
-            raise MeasurementError(f"the baseline itself is broken: {judged.reason}; fix it first")
+            raise MeasurementError(
+                f"the baseline itself is broken: {judged.reason}", fix="fix it first"
+            )
         return _judged(job, target, base, saved=_save(job, base, judged))
 
 
@@ -124,7 +127,7 @@ def _open_job(
     quality, builtin = options.quality(), scratch / INPUTS
     for flag, path in (("--heldout", quality.heldout), ("--tasks-file", quality.tasks)):
         if path is not None and not path.is_file():
-            raise UsageError(f"{flag}: no file at {path}; correct the path or leave it out")
+            raise UsageError(f"{flag}: no file at {path}", fix="correct the path or leave it out")
     tokenizer = find_tokenizer(options.sides.tokenizer, candidate)
     if quality.heldout is None or quality.tasks is None:
         write_inputs(builtin)
@@ -145,10 +148,12 @@ def _open_saved(
     """Read a saved baseline and its questions; only the concurrency comes from ``options``."""
     saved = read_baseline(folder)
     if options.sides.speculative and saved.plain is None:
-        raise UsageError(f"{folder} holds no answers for --speculative; save the baseline again")
+        raise UsageError(
+            f"{folder} holds no answers for --speculative", fix="save the baseline again"
+        )
     if options.harness.tasks and saved.harness is None:
         raise UsageError(
-            f"{folder} holds no lm-eval run; save the baseline again with the same --lm-eval"
+            f"{folder} holds no lm-eval run", fix="save the baseline again with the same --lm-eval"
         )
     copy_arrays_and_probes(folder, scratch)
     heldout, tasks = input_files(folder, saved)

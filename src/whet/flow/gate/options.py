@@ -99,11 +99,13 @@ class HarnessOptions:
         """Raise ``UsageError`` for options without tasks, and for a folder that is missing."""
         if self.lm_eval is None and self.words:
             flag = self.words[0].replace("_", "-")
-            raise UsageError(f"{flag} belongs to --lm-eval; name its tasks, or leave it out")
+            raise UsageError(f"{flag} belongs to --lm-eval", fix="name its tasks, or leave it out")
         if self.lm_eval is not None and not self.tasks:
-            raise UsageError("--lm-eval names no task; name some, as in mmlu,hellaswag")
+            raise UsageError("--lm-eval names no task", fix="name some, as in mmlu,hellaswag")
         if self.include_path is not None and not self.include_path.is_dir():
-            raise UsageError(f"{self.include_path} is not a folder of task files; correct the path")
+            raise UsageError(
+                f"{self.include_path} is not a folder of task files", fix="correct the path"
+            )
 
 
 @Parameter(name="*")
@@ -145,8 +147,8 @@ class QualityOptions:
             self._refuse_beside_saved(quality)
         if sides.speculative and self._is_alone:
             raise UsageError(
-                "--speculative compares the target with the plain server of its weights; name that "
-                "one with --baseline or --against"
+                "--speculative compares the target with the plain server of its weights",
+                fix="name that one with --baseline or --against",
             )
         for tolerance in self.tolerances:
             if not 0 < tolerance < 1:
@@ -170,15 +172,18 @@ class QualityOptions:
         given += ["--tokenizer"] if self.sides.tokenizer is not None else []
         if given:
             raise UsageError(
-                f"{given[0]} does not go with --against: the saved baseline fixes what is "
-                "measured; leave it out, or save a baseline with it"
+                f"{given[0]} does not go with --against: the saved baseline fixes what is measured",
+                fix="leave it out, or save a baseline with it",
             )
         if self.sides.baseline is not None:
             raise UsageError(
-                "--baseline measures a baseline and --against reads a saved one; give one of them"
+                "--baseline measures a baseline and --against reads a saved one",
+                fix="give one of them",
             )
         if self.sides.save is not None:
-            raise UsageError("--save stores a baseline that is measured now; leave --against out")
+            raise UsageError(
+                "--save stores a baseline that is measured now", fix="leave --against out"
+            )
 
     def _refuse_beside_golden(self) -> None:
         given = {
@@ -189,7 +194,7 @@ class QualityOptions:
         }
         for flag, is_given in given.items():
             if is_given:
-                raise UsageError(f"--golden sends probes and nothing else; leave {flag} out")
+                raise UsageError("--golden sends probes and nothing else", fix=f"leave {flag} out")
 
 
 _FIELDS: Final = {"tasks": "tasks_file"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from whet.core.records import GateVerdict, QualityRecord, TaskScore
+from whet.core.records.quality import QualityRecord, TaskScore
+from whet.core.records.quality_checks import GateVerdict
 from whet.flow.gate.baseline import Endpoint
 
 _ORDER: Final = ("fail", "unknown", "pass")

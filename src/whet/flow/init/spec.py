@@ -18,7 +18,8 @@ from whet.core.format import plural, significant
 from whet.core.prices import typical_price
 from whet.core.provenance import Device, cpu_dtype, find_device
 from whet.core.quote import shell_word, yaml_scalar
-from whet.core.records import UNQUANTIZED, ModelFacts
+from whet.core.records.engine import UNQUANTIZED
+from whet.core.records.model import ModelFacts
 from whet.core.redact import one_line
 from whet.core.spec import EngineSpec, QualitySpec, Spec, TrafficSpec, parse_spec
 from whet.core.units import GIB, human_bytes
@@ -63,7 +64,7 @@ class _Choice:
     profile: LogProfile
     answers: str
     proposals: tuple[Proposal, ...]
-    batch_sizes: tuple[int, ...]
+    concurrency: tuple[int, ...]
     tensor_parallel: int
     quality_tokens: int
     longest: int
@@ -99,7 +100,7 @@ def first_spec(options: InitOptions, file: Path) -> FirstSpec:
             proposals=tuple(
                 propose(target, device, capability, profile, draft=options.draft is not None)
             ),
-            batch_sizes=(),
+            concurrency=(),
             tensor_parallel=1,
             quality_tokens=quality_tokens,
             longest=_longest(log, folder, quality_tokens, target),
@@ -128,7 +129,7 @@ def _fitted(
     counts = [1 << power for power in range(choice.device.count.bit_length())]
     tries = [(sizes, count) for count in counts for sizes in _LOADS[choice.device.kind]]
     for sizes, count in tries:
-        choice = replace(choice, batch_sizes=sizes, tensor_parallel=count)
+        choice = replace(choice, concurrency=sizes, tensor_parallel=count)
         spec = _spec(choice)
         root = choice.folder / "runs" / spec.name
         checked = check_spec(spec, root, checkpoints, planned)
@@ -213,7 +214,7 @@ def _load(choice: _Choice) -> Iterator[str]:
     rates = choice.profile.rates
     yield "load:"
     if rates is None:
-        yield f"  batch_sizes: {list(choice.batch_sizes)}   # in flight; the log has no times"
+        yield f"  concurrency: {list(choice.concurrency)}   # in flight; the log has no times"
         return
     yield "  find: max_rate     # each variant's highest rate, at the log's own gaps"
     yield (
@@ -230,7 +231,7 @@ def _engine_args(choice: _Choice) -> Iterator[str]:
     if choice.tensor_parallel > 1:
         yield f"tensor_parallel_size: {choice.tensor_parallel}"
     if choice.device.kind == "cpu":
-        yield f"max_num_seqs: {2 * max(choice.batch_sizes)}"
+        yield f"max_num_seqs: {2 * max(choice.concurrency)}"
         yield "enforce_eager: true   # without minutes of compilation at each start"
         yield "block_size: 32        # the CPU's 128 caches long prefixes only"
         yield f"dtype: {cpu_dtype()}           # what this CPU computes fastest"
@@ -239,7 +240,7 @@ def _engine_args(choice: _Choice) -> Iterator[str]:
 def _cpu_pool_gib(choice: _Choice) -> int:
     """Room for the largest load of long requests, and for one of ``max_model_len``."""
     target, width = choice.target, 2 if cpu_dtype() == "float32" else 1
-    many = max(choice.batch_sizes) * target.kv_bytes(choice.profile.traffic.p99)
+    many = max(choice.concurrency) * target.kv_bytes(choice.profile.traffic.p99)
     return math.ceil(max(many, 2 * target.kv_bytes(choice.longest)) * width / GIB)
 
 

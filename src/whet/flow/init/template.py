@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from whet.checkpoint import read_facts
-from whet.core.records import UNQUANTIZED
+from whet.core.records.engine import UNQUANTIZED
 from whet.core.redact import one_line
 from whet.flow.init.variants import fitting_recipe
 from whet.quant.suitability import settings_text

@@ -9,7 +9,8 @@ from typing import Final
 
 from whet.core.format import percent
 from whet.core.provenance import Device
-from whet.core.records import UNQUANTIZED, ModelFacts
+from whet.core.records.engine import UNQUANTIZED
+from whet.core.records.model import ModelFacts
 from whet.core.spec import RecipeSpec
 from whet.flow.init.profile import LogProfile
 from whet.quant.suitability import working_recipes
@@ -85,7 +86,7 @@ def propose(
     prefix = best or plain
     if draft:
         yield Proposal(
-            name=f"{prefix}+spec+cache",
+            name=f"{prefix}+draft+cache",
             value=f"{{{chosen}speculation: {{method: draft_model, num_tokens: 3}}, "
             "prefix_cache: true}",
             why="the draft proposes 3 tokens a step; pays where few requests are in flight",

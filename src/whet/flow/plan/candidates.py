@@ -10,7 +10,8 @@ from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.numbers import MOST_DRAFTED, above_zero, count_of
-from whet.core.records import ModelFacts, Scalar, Variant
+from whet.core.records.engine import Scalar, Variant
+from whet.core.records.model import ModelFacts
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.flow.plan.options import PlanOptions
 from whet.predict import predict_checkpoint
@@ -35,8 +36,8 @@ def candidates_of(
     length = options.max_model_len or most
     if length > target.max_position:
         raise UsageError(
-            f"requests of {length:,} tokens do not fit the model's {target.max_position:,}; give "
-            "shorter ones, or --max-model-len"
+            f"requests of {length:,} tokens do not fit the model's {target.max_position:,}",
+            fix="give shorter ones, or --max-model-len",
         )
     forms = _forms(target, options.weights or _WEIGHTS)
     choices = itertools.product(
@@ -107,7 +108,9 @@ def _forms(target: ModelFacts, text: str) -> Mapping[str, ModelFacts]:
         try:
             recipe = RecipeSpec.model_validate({"method": "rtn", "scheme": name})
         except ValueError as error:
-            raise UsageError(f"--weights {name!r} is not a precision; see docs/quant.md") from error
+            raise UsageError(
+                f"--weights {name!r} is not a precision", fix="see docs/quant.md"
+            ) from error
         forms[name] = predict_checkpoint(target, recipe, Path(target.path))
     return forms
 
@@ -123,7 +126,8 @@ def _layouts(options: PlanOptions) -> Iterator[tuple[str, Parallelism]]:
             if count is not None and each.devices > count:
                 raise UsageError(
                     f"--parallel: {each.text} needs {each.devices} GPUs and --gpus has {count} × "
-                    f"{device.name}; name fewer, or more GPUs"
+                    f"{device.name}",
+                    fix="name fewer, or more GPUs",
                 )
             yield device.name, each
 

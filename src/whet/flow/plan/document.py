@@ -18,7 +18,7 @@ _ROWS: Final = 12
 def plan_section(plan: Plan, model: str) -> Section:
     """The cheapest predictions that none beats, and how far each may be off."""
     at = "" if plan.rate is None else f", {plan.rate:g} requests/s"
-    by = "by batch size" if plan.sizes else "at the largest batch size that meets it"
+    by = "by concurrency" if plan.sizes else "at the largest concurrency that meets it"
     title = f"Cheapest first, {by}; p95 in ms{'; ! misses the objective' if plan.sizes else ''}"
     rated = () if plan.rate is None else ("all GPUs", "$/month")
     columns: list[Column | str] = [
@@ -66,7 +66,7 @@ def _cells(plan: Plan, each: Prediction) -> list[str]:
 
 
 def memory_section(fits: Sequence[Fit]) -> Section:
-    """Totals by context and batch size, a column per precision; ``!`` does not fit."""
+    """Totals by context and concurrency, a column per precision; ``!`` does not fit."""
     names = list(dict.fromkeys(each.variant for each in fits))
     parts = {each.variant: each for each in fits}
     rows = [

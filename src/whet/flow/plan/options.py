@@ -35,7 +35,7 @@ class PlanOptions:
     """Layouts to consider, such as 4,tp2xdp4,tp4xpp2,dp8xep: tensor, data, pipeline and expert
     parallel; a number is tensor parallel. Default: 1, 2, 4 and 8, and of a mixture of experts
     expert parallel too; or all of the number in --gpus."""
-    batch_sizes: str | None = None
+    concurrency: str | None = None
     """Predict at these requests in flight, such as 8,64,256, whether they meet the objective or
     not. Default: the largest that meets it."""
     weights: str | None = None
@@ -51,7 +51,7 @@ class PlanOptions:
     max_model_len: PositiveInt | None = None
     """Longest request in tokens. Default: the longest of the workload, in steps of 1,024."""
     memory: bool = False
-    """Show the memory of the first GPU by batch size and context instead, in GiB a GPU."""
+    """Show the memory of the first GPU by concurrency and context instead, in GiB a GPU."""
     spec: Path | None = None
     """File to write: a whet.yaml that measures the best predicted configurations."""
     calibration: Path | None = None

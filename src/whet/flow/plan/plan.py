@@ -11,7 +11,7 @@ from typing import Final
 from whet.checkpoint import read_facts
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.numbers import count_of
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.flow.plan.candidates import candidates_of
 from whet.flow.plan.options import PlanOptions
 from whet.metrics.objective import parse_objective
@@ -59,12 +59,13 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     target, traffic = read_facts(folder), _traffic(options)
     constraints = parse_objective(options.objective)
     own = None if options.calibration is None else read_calibration(options.calibration)
-    sizes = _sizes(options.batch_sizes)
+    sizes = _sizes(options.concurrency)
     candidates = list(candidates_of(target, traffic, options))
     if not candidates:
         raise UsageError(
             "none of these layouts divides the model: its heads, layers, experts and groups of "
-            "4-bit weights must be whole on each GPU; give other --parallel or --gpus"
+            "4-bit weights must be whole on each GPU",
+            fix="give other --parallel or --gpus",
         )
     predictions = [
         prediction
@@ -115,7 +116,7 @@ def _sizes(text: str | None) -> tuple[int, ...]:
         sizes = {count_of(each, _MOST_IN_FLIGHT) for each in text.split(",")} if text else ()
     except ValueError as error:
         raise UsageError(
-            f"--batch-sizes {text!r}: give whole numbers from 1 to {_MOST_IN_FLIGHT:,}, such as "
+            f"--concurrency {text!r}: give whole numbers from 1 to {_MOST_IN_FLIGHT:,}, such as "
             "8,64,256"
         ) from error
     return tuple(sorted(sizes))

@@ -48,7 +48,7 @@ def spec_text(plan: Plan, model: str, file: Path) -> str:
         },
         "engine": {"args": {"max_model_len": length}},
         "workload": _workload(plan),
-        "load": {"batch_sizes": sorted({each.in_flight for each in chosen} | set(plan.sizes))},
+        "load": {"concurrency": sorted({each.in_flight for each in chosen} | set(plan.sizes))},
         "objective": _objective(plan.objective),
         "recipes": recipes,
         "baseline": next(iter(variants)),
@@ -70,7 +70,8 @@ def _chosen(plan: Plan) -> list[Prediction]:
     if not best:
         raise InfeasibleError(
             "--spec: only configurations with --speculation meet the objective, and a plan does "
-            "not know their head; plan without it, or allow more"
+            "not know their head",
+            fix="plan without it, or allow more",
         )
     host = (best[0].candidate.gpu, best[0].candidate.devices)
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from whet._version import __version__
 from whet.core.llama_cpp import GGUF_NAME
-from whet.core.records import CalibrationFacts, QuantizedCheckpoint, UnitError
+from whet.core.records.quant import CalibrationFacts, QuantizedCheckpoint, UnitError
 from whet.core.spec import GGUF_SCHEMES
 from whet.core.units import human_bytes, human_duration
 from whet.report.writers.markdown import safe

@@ -11,7 +11,8 @@ from pathlib import Path
 from whet.checkpoint import locate, read_facts
 from whet.core.errors import EngineStartError, QuantizationError
 from whet.core.protocols import Engine, Observer
-from whet.core.records import QuantizedCheckpoint, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import EngineSpec, RecipeSpec
 from whet.core.units import human_bytes, human_duration
 from whet.data import write_inputs
@@ -76,7 +77,7 @@ def serve_check(done: QuantizedCheckpoint, recipe: RecipeSpec, observer: Observe
             start, text = server.start, server.log_text()
     except EngineStartError as error:
         raise EngineStartError(
-            f"{error}. The checkpoint is not deleted; the log is {log}"
+            f"{error}. The checkpoint is not deleted", fix=f"the log is {log}"
         ) from error
     log.unlink(missing_ok=True)
     facts = get_profile(resolved.engine).read_log(text)

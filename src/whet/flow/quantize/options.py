@@ -101,7 +101,7 @@ class QuantizeOptions:
     def refuse_misfits(self) -> None:
         """``UsageError`` for options that have no meaning together."""
         if self.after.public and self.after.push_to_hub is None:
-            raise UsageError("--public says how to upload; add --push-to-hub REPO")
+            raise UsageError("--public says how to upload", fix="add --push-to-hub REPO")
 
     def recipe_spec(self) -> RecipeSpec:
         """The recipe. ``UsageError`` for a value that is wrong or means nothing beside others."""
@@ -127,8 +127,8 @@ class QuantizeOptions:
             raise _usage_error(error) from error
         if options.group_size is not None and recipe.scheme not in GROUPED:
             raise UsageError(
-                f"--group-size has no meaning for {recipe.scheme}, whose groups are given; leave "
-                f"it out, or choose --scheme {', '.join(GROUPED)}"
+                f"--group-size has no meaning for {recipe.scheme}, whose groups are given",
+                fix=f"leave it out, or choose --scheme {', '.join(GROUPED)}",
             )
         if options.no_clip and "awq" not in recipe.method:
             raise UsageError(f"--no-clip has no meaning for {recipe.method}, which does not clip")

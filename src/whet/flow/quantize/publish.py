@@ -19,7 +19,7 @@ from whet.checkpoint.hub_errors import (
 )
 from whet.core.errors import CheckpointError, UsageError, WhetError
 from whet.core.protocols import Observer
-from whet.core.records import encode
+from whet.core.records.codec import encode
 from whet.core.units import human_bytes
 from whet.flow.quantize.card import CARD, MARK, model_card
 from whet.quant.checkpoint_record import RECORD, CheckpointRecord, read_record
@@ -49,7 +49,7 @@ def require_login(repo: str) -> None:
     with _upload_errors(repo):
         hub_utils().validate_repo_id(repo)
         if get_token() is None:
-            raise UsageError(f"no token for the hub is set; {_LOGIN}")
+            raise UsageError("no token for the hub is set", fix=_LOGIN)
         HfApi().whoami()
 
 
@@ -95,12 +95,13 @@ def _read_finished(folder: Path) -> CheckpointRecord:
     record = read_record(folder)
     if record is None:
         raise CheckpointError(
-            f"{folder} is not a finished whet checkpoint; give the folder that whet quantize wrote"
+            f"{folder} is not a finished whet checkpoint",
+            fix="give the folder that whet quantize wrote",
         )
     if changed := record.changed_files(folder):
         raise CheckpointError(
-            f"{folder} changed since it was quantized ({', '.join(changed)}); quantize again and "
-            "push that"
+            f"{folder} changed since it was quantized ({', '.join(changed)})",
+            fix="quantize again and push that",
         )
     return record
 
@@ -114,14 +115,15 @@ def _require_fit(api: HfApi, name: str, files: set[str], *, public: bool) -> set
     info = api.model_info(name)
     if not public and not info.private:
         raise UsageError(
-            f"{name} exists already and is public; add --public, or choose another name"
+            f"{name} exists already and is public", fix="add --public, or choose another name"
         )
     names = {sibling.rfilename for sibling in info.siblings or ()}
     foreign = sorted(path for path in names - files if path.endswith(_WEIGHTS))
     if foreign:
         raise UsageError(
             f"{name} holds weights of another checkpoint ({foreign[0]}), and an engine would load "
-            "both; delete them on the hub, or choose another name"
+            "both",
+            fix="delete them on the hub, or choose another name",
         )
     return names
 
@@ -187,15 +189,16 @@ def _translated(repo: str, error: Exception) -> WhetError:
 
     status, reason = http_status(error), first_line(error)
     if isinstance(error, OfflineModeIsEnabled):
-        return UsageError("HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it")
+        return UsageError("HF_HUB_OFFLINE is set, so nothing can be uploaded", fix="unset it")
     if status in _REFUSALS:
         return UsageError(_REFUSALS[status].format(repo=repo))
     if not is_temporary(error):
         return UsageError(
-            f"the hub refused the upload to {repo} ({reason}); correct that and push again"
+            f"the hub refused the upload to {repo} ({reason})", fix="correct that and push again"
         )
     return WhetError(
-        f"the upload to {repo} failed ({reason}); check the network and HF_ENDPOINT, try "
+        f"the upload to {repo} failed ({reason})",
+        fix="check the network and HF_ENDPOINT, try "
         "HF_HUB_DISABLE_XET=1, and push again later: the checkpoint is not deleted, and uploaded "
-        "files are not sent twice"
+        "files are not sent twice",
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from whet.core.names import require_name
 from whet.core.protocols import Observer
-from whet.core.records import Decision
+from whet.core.records.decision import Decision
 from whet.core.redact import one_line
 from whet.core.spec import Spec, redacted_source
 from whet.core.store import RunStore, write_atomic

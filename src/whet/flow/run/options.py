@@ -30,8 +30,8 @@ class SpecOptions:
 
     set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
     """Replace a key of the spec: KEY.PATH=VALUE, such as load.trials=3. Repeatable."""
-    batch_sizes: str | None = None
-    """Replace load.batch_sizes: 1,4,8."""
+    concurrency: str | None = None
+    """Replace load.concurrency: 1,4,8."""
 
     def read(self, spec_file: Path) -> Spec:
         """The spec in ``spec_file`` with these changes. ``UsageError`` where it is not valid."""
@@ -39,16 +39,16 @@ class SpecOptions:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Every change as KEY.PATH=VALUE. ``UsageError`` for batch sizes that are not numbers."""
-        if self.batch_sizes is None:
+        """Every change as KEY.PATH=VALUE. ``UsageError`` for concurrencies that are not numbers."""
+        if self.concurrency is None:
             return self.set
         try:
-            sizes = [int(part) for part in self.batch_sizes.split(",")]
+            sizes = [int(part) for part in self.concurrency.split(",")]
         except ValueError as error:
             raise UsageError(
-                f"--batch-sizes {self.batch_sizes!r}: whole numbers are needed, such as 1,4,8"
+                f"--concurrency {self.concurrency!r}: whole numbers are needed, such as 1,4,8"
             ) from error
-        return (*self.set, f"load.batch_sizes={sizes}")
+        return (*self.set, f"load.concurrency={sizes}")
 
 
 @Parameter(name="*")
@@ -84,14 +84,15 @@ class RunOptions:
             from whet.flow.run.measure.rounds import LocalExecutor
 
             if self.address is not None:
-                raise UsageError("--address is that of a Ray cluster; add --executor ray")
+                raise UsageError("--address is that of a Ray cluster", fix="add --executor ray")
             yield LocalExecutor()
             return
         from whet.flow.run.workers.executor import ray_executor
 
         if self.budget is not None:
             raise UsageError(
-                "--budget measures one configuration after the other; leave out --executor ray"
+                "--budget measures one configuration after the other",
+                fix="leave out --executor ray",
             )
         with ray_executor(self.address) as executor:
             yield executor

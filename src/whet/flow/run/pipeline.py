@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.core.records import Decision
+from whet.core.records.decision import Decision
 from whet.core.spec import Spec
 from whet.engines import get_engine
 from whet.flow.run.check.check import prepare

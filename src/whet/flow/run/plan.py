@@ -10,7 +10,8 @@ from typing import Final
 from whet.core.load_point import LoadPoint
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device
-from whet.core.records import ModelFacts, ResolvedEngine, Variant
+from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.records.model import ModelFacts
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, trial_key
-from whet.core.records import ModelFacts, ResolvedEngine, TrialRecord
-from whet.core.records.codec import STORED
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.load import TrialRecord
+from whet.core.records.model import ModelFacts
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import RunStore, read_record
 
@@ -78,8 +79,8 @@ def refuse_changes(spec: Spec, store: RunStore) -> None:
         ]
         if changed:
             raise UsageError(
-                f"the spec differs from the run's own in {', '.join(changed)}; "
-                "put it back to resume, or start a new run (--name)"
+                f"the spec differs from the run's own in {', '.join(changed)}",
+                fix="put it back to resume, or start a new run (--name)",
             )
 
 
@@ -88,7 +89,7 @@ def store_model(role: str, facts: ModelFacts, store: RunStore) -> None:
     before = store.get("models", role, ModelFacts)
     if before is not None and before.weights_sha256 != facts.weights_sha256:
         raise UsageError(
-            f"the {role}'s weights changed since this run began; start a new run (--name)"
+            f"the {role}'s weights changed since this run began", fix="start a new run (--name)"
         )
     store.put("models", role, facts)
 
@@ -103,5 +104,5 @@ def _stored_spec(path: Path) -> dict[str, Any]:
     """Return the stored spec; a key of a later version has its default."""
     data = read_record(path, dict[str, Any])
     with suppress(ValidationError):
-        return Spec.model_validate(data, context=STORED).model_dump(mode="json")
+        return Spec.model_validate(data).model_dump(mode="json")
     return data

@@ -165,7 +165,9 @@ def _refuse_misfits(options: WatchOptions) -> None:
     split_server_url(options.url, "--url")
     log = options.engine_log
     if log is not None and not log.is_file():
-        raise UsageError(f"--engine-log {log} is not a file; write the engine's output there first")
+        raise UsageError(
+            f"--engine-log {log} is not a file", fix="write the engine's output there first"
+        )
 
 
 def use_bundle_key(path: Path) -> None:

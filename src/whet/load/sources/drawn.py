@@ -31,8 +31,8 @@ def require_memory(tokens: int) -> None:
     if needed > free:
         raise UsageError(
             f"prompts of {tokens:,} tokens in all need about {needed / GB:.3g} GB of memory, and "
-            f"{free / GB:.3g} GB are free; send less of a trace with --trace-duration, or fewer "
-            "requests"
+            f"{free / GB:.3g} GB are free",
+            fix="send less of a trace with --trace-duration, or fewer requests",
         )
 
 

@@ -21,7 +21,9 @@ def prefix_load(
     prompt. ``UsageError`` for answers of unknown length, and prompts that do not fit into memory.
     """
     if request.form != "ids":
-        raise UsageError("what a prefix trace shares is exact in token ids alone; leave out --form")
+        raise UsageError(
+            "what a prefix trace shares is exact in token ids alone", fix="leave out --form"
+        )
     rows = source.timeline.rows
     require_memory(sum(row.input_tokens or 0 for row in rows))
     outputs = answer_lengths(request, source.timeline, rows, number)

@@ -92,8 +92,8 @@ def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> 
     rows = trace.rows[: request.requests]
     if len(rows) < request.requests:
         raise UsageError(
-            f"{trace.path} has {len(rows)} requests and {request.requests} are asked for; ask for "
-            "fewer, or give a longer trace"
+            f"{trace.path} has {len(rows)} requests and {request.requests} are asked for",
+            fix="ask for fewer, or give a longer trace",
         )
     require_memory(sum(row.input_tokens or 0 for row in rows))
     if holds_prompts(trace):
@@ -123,7 +123,8 @@ def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...
         if not all(1 <= length <= LONGEST for length in pair):
             raise UsageError(
                 f"{trace.path}, request {number}: {pair[0]:,} tokens in and {pair[1]:,} out "
-                "cannot be sent; remove the row"
+                "cannot be sent",
+                fix="remove the row",
             )
     return pairs
 
@@ -133,7 +134,7 @@ def _hashed(
 ) -> BenchLoad:
     """Prompts of blocks that are equal where their hash ids are; what is left over is unique."""
     if request.form != "ids":
-        raise UsageError("what hash ids share is exact in token ids alone; leave out --form")
+        raise UsageError("what hash ids share is exact in token ids alone", fix="leave out --form")
     blocks = _Blocks(trace, rows, ordinary_ids(target.tokenizer), f"{request.load.seed}/{number}")
     prompts = [blocks.prompt(row) for row in rows]
     outputs = [row.output_tokens or 0 for row in rows]
@@ -215,7 +216,8 @@ def _read(trace: Trace, number: int, request: LoggedRequest, tokenizer: TextToke
     if media(request):
         raise UsageError(
             f"{trace.path}, request {number}: a message has content that is not text, which cannot "
-            "be counted; remove the row"
+            "be counted",
+            fix="remove the row",
         )
     try:
         return tokenizer.request_ids(request)
@@ -233,8 +235,8 @@ def answer_lengths(
     unknown = sum(row.output_tokens is None for row in rows)
     if unknown and request.outputs is None:
         raise UsageError(
-            f"{unknown} of the requests in {trace.path} do not say how long their answer was; give "
-            "--output-len for these"
+            f"{unknown} of the requests in {trace.path} do not say how long their answer was",
+            fix="give --output-len for these",
         )
     rng = seeded(f"outputs/{request.load.seed}/{number}")
     drawn = (request.outputs or OUTPUT_LENGTHS).draw(rng, len(rows)).tolist()

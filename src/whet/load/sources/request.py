@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from whet.client import CompletionCall
 from whet.core.bench_options import Form, LoadOptions, SamplingOptions, ServerOptions
-from whet.core.records import Loop, PlannedRequest
+from whet.core.records.load import Loop, PlannedRequest
 from whet.load import Workload
 from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape

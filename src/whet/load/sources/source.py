@@ -14,7 +14,7 @@ from whet.client.counters import info_label
 from whet.core.counters import CACHE_CONFIG
 from whet.core.errors import EngineLostError, UsageError
 from whet.core.protocols import Observer
-from whet.core.records import WorkloadFacts
+from whet.core.records.load import WorkloadFacts
 from whet.load import Workload
 from whet.load.arrivals import arrival_offsets_ns
 from whet.load.conversations import ConversationShape, expected_hit_rate, plan_conversations
@@ -132,8 +132,9 @@ def _rows(request: BenchRequest, target: Target, dataset: Dataset, number: int) 
     each = request.requests + warmup
     if each > held:
         raise UsageError(
-            f"{dataset.path} has {held} rows that can be used; {request.requests} requests and "
-            f"{warmup} of warm-up need {each}: lower --num-prompts or --num-warmups"
+            f"{dataset.path} has {held} rows that can be used",
+            fix=f"{request.requests} requests and "
+            f"{warmup} of warm-up need {each}: lower --num-prompts or --num-warmups",
         )
     order = seeded(f"rows/{request.load.seed}").permutation(held).tolist()
     taken = [dataset.rows[order[(number * each + i) % held]] for i in range(each)]

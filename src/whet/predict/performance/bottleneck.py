@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from whet.core.records import Decision
+from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.predict.hardware import known_name, sheet_of
 from whet.predict.performance import StepModel, calibration_of, simulate

@@ -88,7 +88,7 @@ def read_calibration(path: Path) -> Calibration:
         data = read_json(path)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{path} is not a calibration ({error}); write one with whet calibrate"
+            f"{path} is not a calibration ({error})", fix="write one with whet calibrate"
         ) from error
     return parse_calibration(data)
 
@@ -104,7 +104,7 @@ def parse_calibration(data: Mapping[str, Any]) -> Calibration:
             coefficients=Coefficients(**data["coefficients"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"the calibration is not whole: {error}; calibrate again") from error
+        raise UsageError(f"the calibration is not whole: {error}", fix="calibrate again") from error
 
 
 @cache

@@ -131,7 +131,7 @@ def fit(
     ``start``. Raises ``UsageError`` without observations.
     """
     if not observations:
-        raise UsageError("there is nothing to calibrate with; measure at least one cell")
+        raise UsageError("there is nothing to calibrate with", fix="measure at least one cell")
     space = _Space(sorted({each.work.scheme for each in observations}), start)
 
     def loss(point: _Values) -> _Values:

@@ -10,8 +10,10 @@ from typing import Final
 from whet.core.flags import parse_json, plain_args, rust_frontend
 from whet.core.load_point import Rate
 from whet.core.provenance import Device
-from whet.core.records import EngineFacts, ModelFacts, TrialRecord, Variant
-from whet.core.records.engine import BY_LOAD, Speculation
+from whet.core.records.engine import BY_LOAD, Speculation, Variant
+from whet.core.records.evidence import EngineFacts
+from whet.core.records.load import TrialRecord
+from whet.core.records.model import ModelFacts
 from whet.core.run import Run
 from whet.levers.kernels import requested_libraries
 from whet.metrics.counted import acceptance_length, counter_delta

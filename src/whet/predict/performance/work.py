@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.predict.kv_blocks import kinds_of
 from whet.predict.settings import Settings
 

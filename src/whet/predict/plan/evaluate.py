@@ -11,8 +11,10 @@ from typing import Final
 import numpy as np
 
 from whet.core.provenance import Device
-from whet.core.records import MemoryPlan, ModelFacts, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.model import ModelFacts
 from whet.core.records.objective import Constraint
+from whet.core.records.plan import MemoryPlan
 from whet.core.units import MIB
 from whet.metrics.cost import usd_per_1m_tokens
 from whet.predict.hardware import CUDA

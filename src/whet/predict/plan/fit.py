@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from whet.core.provenance import Device
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.core.units import MIB
 from whet.predict.hardware import CUDA
 from whet.predict.memory import Demand, plan_memory
@@ -41,7 +41,7 @@ class Fit:
 
 
 def memory_table(candidates: Sequence[Candidate], target: ModelFacts) -> Iterator[Fit]:
-    """A row for every candidate, context and batch size; contexts beyond the model's left out."""
+    """A row for every candidate, context and concurrency; contexts beyond the model's left out."""
     for candidate in candidates:
         device = Device(
             kind="cuda",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.records import ModelFacts, Scalar
+from whet.core.records.engine import Scalar
+from whet.core.records.model import ModelFacts
 
 _WORD: Final = re.compile(r"(tp|dp|pp)?([1-9]\d{0,3})")
 _NAMES: Final = {"tp": "tensor", "dp": "data", "pp": "pipeline"}
@@ -81,7 +82,7 @@ def _layout(text: str, word: str) -> Parallelism:
         match = _WORD.fullmatch(part)
         name = _NAMES[(match[1] or "tp")] if match else ""
         if match is None or name in degrees:
-            raise UsageError(f"--parallel {text!r}: {part!r} is not understood; {_FORM}")
+            raise UsageError(f"--parallel {text!r}: {part!r} is not understood", fix=_FORM)
         degrees[name] = int(match[2])
     return Parallelism(**degrees, experts=experts)
 

@@ -58,7 +58,7 @@ def read_traffic(text: str, reading: Reading = WHOLE) -> PlannedTraffic:
     if is_file:
         return _from_file(Path(text), reading)
     if "=" not in text:
-        raise UsageError(f"--workload {text!r} is not a file; {_FORM}")
+        raise UsageError(f"--workload {text!r} is not a file", fix=_FORM)
     return _from_numbers(text)
 
 
@@ -68,14 +68,15 @@ def _from_numbers(text: str) -> PlannedTraffic:
     for part in text.split(","):
         key, _, value = part.partition("=")
         if key.strip() not in _KEYS or _LENGTH.fullmatch(value.strip()) is None:
-            raise UsageError(f"--workload {part.strip()!r} is not understood; {_FORM}")
+            raise UsageError(f"--workload {part.strip()!r} is not understood", fix=_FORM)
         values[key.strip()] = int(value)
     prompt, output, shared = (values.get(key, 0) for key in _KEYS)
     if prompt < 1 or output < 1:
-        raise UsageError(f"--workload needs a prompt and an output of at least 1 token; {_FORM}")
+        raise UsageError("--workload needs a prompt and an output of at least 1 token", fix=_FORM)
     if shared >= prompt:
         raise UsageError(
-            f"--workload: {shared} shared tokens leave nothing of a prompt of {prompt}; give fewer"
+            f"--workload: {shared} shared tokens leave nothing of a prompt of {prompt}",
+            fix="give fewer",
         )
     rng = np.random.default_rng(0)
     own = rng.uniform(1 - _SPREAD, 1 + _SPREAD, _COUNT) * (prompt - shared)
@@ -102,8 +103,8 @@ def _from_file(path: Path, reading: Reading) -> PlannedTraffic:
     rows = [row for row in trace.rows if row.input_tokens and _answer_is_counted(row)]
     if not rows:
         raise UsageError(
-            f"{path} says no lengths in tokens, which a plan needs; give prompt=…,output=…, or a "
-            "trace with them"
+            f"{path} says no lengths in tokens, which a plan needs",
+            fix="give prompt=…,output=…, or a trace with them",
         )
     return PlannedTraffic(
         requests=tuple(_with_cached(trace, rows)),

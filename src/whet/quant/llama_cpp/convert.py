@@ -55,8 +55,8 @@ def write_gguf(folder: Path, out: Path, converter: Path) -> None:
     """
     if any("auto_map" in read_json_if_any(folder / name) for name in _NAME_CODE):
         raise QuantizationError(
-            f"{folder} names code of its own (auto_map), which llama.cpp's converter would run; "
-            "remove auto_map from its config.json and tokenizer_config.json, or leave GGUF out"
+            f"{folder} names code of its own (auto_map), which llama.cpp's converter would run",
+            fix="remove auto_map from its config.json and tokenizer_config.json, or leave GGUF out",
         )
     hook = ["-c", _SMOLLM] if _splits_digits(folder) else []
     run_tool([sys.executable, *hook, str(converter), str(folder), "--outfile", str(out)], out)
@@ -88,5 +88,5 @@ def run_tool(command: Sequence[str], out: Path) -> str:
         lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
         reason = lines[-1][:_SHOWN] if lines else f"it ended with code {done.returncode}"
         shown = " ".join(word for word in command if word not in ("-c", _SMOLLM))
-        raise QuantizationError(f"llama.cpp failed: {reason}; check it: {shown}")
+        raise QuantizationError(f"llama.cpp failed: {reason}", fix=f"check it: {shown}")
     return done.stdout

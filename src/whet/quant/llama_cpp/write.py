@@ -11,7 +11,8 @@ from typing import Final
 from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError, QuantizationError
 from whet.core.llama_cpp import GGUF_NAME
-from whet.core.records import ModelFacts, QuantizedCheckpoint
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.staging import require_space, staged
 from whet.core.store import translate_disk_errors
 from whet.core.units import NS_PER_S
@@ -85,6 +86,7 @@ def _verified(folder: Path, source: ModelFacts, key: CacheKey) -> ModelFacts:
     if written.stored.scheme != key.recipe.scheme or written.parameters != source.parameters:
         raise QuantizationError(
             f"llama-quantize stored {written.parameters:,} parameters as {written.stored.scheme}, "
-            f"and the recipe is {source.parameters:,} as {key.recipe.scheme}; quantize again"
+            f"and the recipe is {source.parameters:,} as {key.recipe.scheme}",
+            fix="quantize again",
         )
     return written

@@ -55,8 +55,8 @@ def find_llm_compressor() -> LlmCompressor:
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = getattr(error, "strerror", None) or "it does not answer"
         raise UsageError(
-            f"{VARIABLE} names {python}, which cannot be started ({reason}); name the Python of "
-            f"an environment with llm-compressor: {_MAKE}"
+            f"{VARIABLE} names {python}, which cannot be started ({reason})",
+            fix=f"name the Python of an environment with llm-compressor: {_MAKE}",
         ) from error
     version = done.stdout.strip()
     match = re.match(r"(\d+)\.(\d+)", version)

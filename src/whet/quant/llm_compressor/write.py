@@ -18,7 +18,8 @@ from whet.checkpoint import read_facts
 from whet.checkpoint.files import read_json
 from whet.core.errors import CheckpointError, QuantizationError
 from whet.core.protocols import Progress
-from whet.core.records import ModelFacts, Phase, QuantizedCheckpoint
+from whet.core.records.model import ModelFacts
+from whet.core.records.quant import Phase, QuantizedCheckpoint
 from whet.core.spec import GROUPED
 from whet.core.staging import require_space, staged
 from whet.core.store import translate_disk_errors

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from whet.core.format import number, percent, plural
-from whet.core.records import Estimate, encode
 from whet.core.records.against import ServerComparison, ServersCompared
+from whet.core.records.codec import encode
+from whet.core.records.summary import Estimate
 from whet.metrics import METRICS
 from whet.report.document import (
     Bullets,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.units import NS_PER_MS, ns_to_s
 from whet.metrics import request_figures
 from whet.report.charts.palette import looks

@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from whet.core.records import Estimate, RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.records.objective import Bound, Constraint
+from whet.core.records.summary import Estimate
 from whet.core.redact import one_line
 from whet.core.units import NS_PER_MS
 from whet.metrics import METRICS, UNPRICED, metrics_in, request_figures, summarise

@@ -8,8 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from whet.core.format import number, percent
-from whet.core.records import CellSummary, TrialRecord, encode
+from whet.core.records.codec import encode
+from whet.core.records.load import TrialRecord
 from whet.core.records.objective import Judgement, LoadMeasurement, Saturation, SearchResult
+from whet.core.records.summary import CellSummary
 from whet.core.redact import one_line
 from whet.core.units import ns_to_s
 from whet.metrics import METRICS, UNPRICED, request_figures, summarise

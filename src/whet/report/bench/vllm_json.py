@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from whet._version import __version__
-from whet.core.records import RequestEvent, TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.records.objective import Bound
 from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_ms, ns_to_s
 from whet.metrics import request_figures

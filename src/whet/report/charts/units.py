@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from whet.core.format import percent
-from whet.core.records import QuantizedCheckpoint, UnitError
+from whet.core.records.quant import QuantizedCheckpoint, UnitError
 from whet.report.charts.palette import Look
 from whet.report.charts.plots import Axis, Point, plot
 from whet.report.document import Chart

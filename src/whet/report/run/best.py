@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from whet.core.records import CellSummary, Decision, Recommendation
+from whet.core.records.decision import Decision, Recommendation
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.metrics import METRICS
 from whet.report.document import (
@@ -153,6 +154,6 @@ def _exclusions(decision: Decision) -> Iterator[str]:
         reason = f"{item.reason} ({item.tier})" if several and item.tier else item.reason
         own = sizes.setdefault((item.variant, reason), [])
         own += [] if item.batch_size is None else [str(item.batch_size)]
-    for (variant, reason), batch_sizes in sizes.items():
-        at = f" @ {', '.join(batch_sizes)}" if batch_sizes else ""
+    for (variant, reason), loads in sizes.items():
+        at = f" at {', '.join(loads)}" if loads else ""
         yield f"{variant}{at} excluded: {reason}"

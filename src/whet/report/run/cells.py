@@ -8,7 +8,7 @@ from typing import Final
 
 from whet.core.format import number, percent, plural
 from whet.core.load_point import LoadPoint
-from whet.core.records import CellSummary
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.metrics.latency_anomalies import latency_anomalies
@@ -140,7 +140,7 @@ def _failures(run: Run) -> Iterator[str]:
     for cell in run.cells:
         if cell.status != "complete":
             why = cell.failure or f"the cell is {cell.status}"
-            yield f"{cell.variant} @ {cell.batch_size}: {cell.status}: {why}"
+            yield f"{cell.variant} at {cell.batch_size}: {cell.status}: {why}"
 
 
 def _warmup_words(run: Run) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.load_point import Rate
-from whet.core.records import CellSummary, Estimate, QualityRecord
+from whet.core.records.quality import QualityRecord
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.core.store import write_atomic

@@ -8,10 +8,10 @@ from statistics import median
 from typing import Final
 
 from whet.core.format import number, percent, plural
-from whet.core.records import (
+from whet.core.records.quality import QualityRecord
+from whet.core.records.quality_checks import (
     GreedyParity,
     LosslessCheck,
-    QualityRecord,
     StructuredScore,
     TokenIdentity,
 )

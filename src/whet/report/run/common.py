@@ -7,14 +7,9 @@ from typing import Final
 
 from whet.core.format import number, plural
 from whet.core.load_point import LoadPoint, Rate
-from whet.core.records import (
-    CellSummary,
-    Decision,
-    Estimate,
-    MatrixEntry,
-    QuantizedCheckpoint,
-    Recommendation,
-)
+from whet.core.records.decision import Decision, MatrixEntry, Recommendation
+from whet.core.records.quant import QuantizedCheckpoint
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
 from whet.report.charts.palette import Look, looks
@@ -28,8 +23,8 @@ _MANY: Final = 12
 
 
 def load_title(points: Iterable[LoadPoint]) -> str:
-    """The head of a column of loads: ``in flight``, or ``load`` where each is a rate."""
-    return "load" if any(isinstance(point, Rate) for point in points) else "in flight"
+    """The head of a column of loads: ``concurrency``, or ``load`` where each is a rate."""
+    return "load" if any(isinstance(point, Rate) for point in points) else "concurrency"
 
 
 def looks_of(run: Run) -> dict[str, Look]:
@@ -39,7 +34,7 @@ def looks_of(run: Run) -> dict[str, Look]:
 
 
 def _leaders(run: Run) -> frozenset[str]:
-    """Variants in the matrix, on the front, the fastest at a batch size, or with speculation."""
+    """Variants in the matrix, on the front, the fastest at a concurrency, or with speculation."""
     leaders = {
         max(cells, key=lambda cell: cell.tps_mean.value if cell.tps_mean else 0.0).variant
         for size in run.loads

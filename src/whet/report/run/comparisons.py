@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whet.core.format import percent, plural
-from whet.core.records import Difference
+from whet.core.records.summary import Difference
 from whet.core.run import Run
 from whet.report.document import (
     Column,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from whet.core.format import plural
 from whet.core.load_point import load_words
-from whet.core.records import Decision, Recommendation
+from whet.core.records.decision import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
 from whet.report.run.common import certainty, headline, is_win

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from whet.core.format import plural
-from whet.core.records import DegenerateTraffic
+from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.run import Run
 from whet.report.document import (
     Code,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from whet.core.format import plural
-from whet.core.records import Verdict
+from whet.core.records.evidence import Verdict
 from whet.core.run import Run
 from whet.report.document import (
     Cell,
@@ -101,7 +101,7 @@ def _table(caption: str, groups: Iterable[list[Verdict]]) -> Table:
 
 
 def _observed(group: list[Verdict]) -> str:
-    """What was observed, by batch size where it differs."""
+    """What was observed, by concurrency where it differs."""
     words = list(dict.fromkeys(verdict.observed for verdict in group))
     if len(words) == 1:
         return words[0]
@@ -109,7 +109,7 @@ def _observed(group: list[Verdict]) -> str:
 
 
 def _sizes(group: list[Verdict]) -> str:
-    """``start-up``, or the batch sizes."""
+    """``start-up``, or the concurrencies."""
     sizes = [verdict.batch_size for verdict in group]
     return ", ".join("start-up" if size is None else str(size) for size in sizes)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from whet.core.records import Decision
+from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.report.document import Code, Document, Facts
 from whet.report.run import run_document

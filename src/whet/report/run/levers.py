@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import LeverEffect
+from whet.core.records.effects import LeverEffect
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.report.document import (
@@ -48,7 +48,7 @@ def build(run: Run) -> Section | None:
 def _table(caption: str, effects: Sequence[LeverEffect]) -> Table:
     """A line for each lever and context, those with the fewest companions first."""
     sizes = sorted({item.batch_size for item in effects})
-    unit = "" if load_title(sizes) == "load" else "in flight"
+    unit = "" if load_title(sizes) == "load" else "concurrency"
     lines: dict[tuple[str, tuple[str, ...]], dict[LoadPoint, Cell]] = {}
     for item in effects:
         cells = lines.setdefault((item.lever, item.context), {})

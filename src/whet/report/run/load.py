@@ -1,4 +1,4 @@
-"""TTFT, throughput and cost against the batch size, and what speculation brings."""
+"""TTFT, throughput and cost against the concurrency, and what speculation brings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from whet.core.format import number
 from whet.core.load_point import Rate
-from whet.core.records import LeverEffect
+from whet.core.records.effects import LeverEffect
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.report.charts.plots import Axis, Line, Point, Scale, plot
@@ -28,7 +28,7 @@ def build(run: Run) -> Section | None:
 def _batch_axis(run: Run) -> Axis:
     order = tuple(str(size) for size in run.loads)
     rates = any(isinstance(load, Rate) for load in run.loads)
-    title = "requests a second" if rates else "requests in flight (batch size)"
+    title = "requests a second" if rates else "concurrency (requests in flight)"
     return Axis(title=title, scale="category", order=order)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from whet.core.format import plural
-from whet.core.records import Decision, MatrixEntry, PredictedVariant
+from whet.core.records.decision import Decision, MatrixEntry
+from whet.core.records.predicted import PredictedVariant
 from whet.core.run import Run
 from whet.report.document import Bullets, Cell, Column, Heading, Node, Row, Section, Table, Tone
 from whet.report.run.common import is_corner, is_win, target_words, tolerance_words

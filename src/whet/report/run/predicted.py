@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from whet.core.load_point import LoadPoint, load_words
-from whet.core.records import PredictedCell, PredictedVariant
+from whet.core.records.predicted import PredictedCell, PredictedVariant
 from whet.core.run import Run
 from whet.report.document import Cell, Column, Paragraph, Row, Section, Table, text_cell
 from whet.report.text import DASH, shown
@@ -68,7 +68,7 @@ def cheaper_by_prediction(
         return None
     expected, each, cell = min(options, key=lambda option: option[0])
     return (
-        f"predicted: {each.variant} @ {cell.batch_size}, ~${expected:.3g} per 1M "
+        f"predicted: {each.variant} at {cell.batch_size}, ~${expected:.3g} per 1M "
         f"±{each.spread:.0%}, not measured"
     )
 

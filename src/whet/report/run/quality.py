@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from whet.core.format import number, percent, points
-from whet.core.records import UNQUANTIZED, QualityRecord, ServerDistances, TaskExample, TaskScore
+from whet.core.records.engine import UNQUANTIZED
+from whet.core.records.quality import QualityRecord, TaskExample, TaskScore
+from whet.core.records.quality_checks import ServerDistances
 from whet.core.run import Run
 from whet.report.document import (
     Bullets,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from whet.core.format import number, percent, plural
-from whet.core.records import QuantizedCheckpoint
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration
 from whet.report.charts.palette import looks

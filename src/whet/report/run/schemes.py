@@ -9,7 +9,8 @@ from typing import Final
 
 from whet.core.format import percent
 from whet.core.load_point import LoadPoint
-from whet.core.records import QualityRecord, Variant
+from whet.core.records.engine import Variant
+from whet.core.records.quality import QualityRecord
 from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration

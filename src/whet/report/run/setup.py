@@ -7,7 +7,7 @@ from pathlib import Path
 
 from whet.core.format import number, percent, plural
 from whet.core.quote import shell_word
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration
 from whet.report.document import (

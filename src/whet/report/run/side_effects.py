@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from whet.core.records import LeverCost
+from whet.core.records.evidence import LeverCost
 from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.report.document import Paragraph, Section, table
 
 ORDER = 70
-_HEADS = ("config", "compared with", "side effect", "in the engine's words", "batch size")
+_HEADS = ("config", "compared with", "side effect", "in the engine's words", "concurrency")
 
 
 def build(run: Run) -> Section | None:
-    """The same side effect at several batch sizes is one line."""
+    """The same side effect at several concurrencies is one line."""
     effects: dict[tuple[str, str, str], list[LeverCost]] = {}
     for cost in run.costs:
         effects.setdefault((cost.variant, cost.reference, cost.what), []).append(cost)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.records import Estimate
 from whet.core.records.speculation_map import SpeculationMap, SpeculationPoint
+from whet.core.records.summary import Estimate
 from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.report.charts.palette import looks

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from whet.core.records import TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.store import open_output
 from whet.metrics import events_table
 

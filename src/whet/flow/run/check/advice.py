@@ -10,7 +10,7 @@ from typing import Final
 
 from whet.core.format import percent
 from whet.core.provenance import Device
-from whet.core.records import Variant
+from whet.core.records.engine import Variant
 from whet.core.spec import Spec
 from whet.engines import get_profile
 from whet.engines.compatibility import cautions
@@ -130,7 +130,7 @@ def _traffic(facts: Facts, longest_server: int) -> Traffic:
     """Return the lengths that the run will send: the log's, the spec's bounds, or drawn ones."""
     spec, log = facts.spec, facts.log
     bounds = Traffic(
-        largest_batch=max(spec.load.batch_sizes),
+        largest_batch=max(spec.load.concurrency),
         p99_tokens=None,
         longest_tokens=longest_request(spec.workload) or spec.workload.min_output_tokens + 1,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from whet.checkpoint import checkpoint_doubts
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.provenance import Device, environment, find_device
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import write_json
 from whet.data import write_inputs
@@ -96,8 +96,8 @@ def _on(planned: PlannedMachine, spec: Spec) -> tuple[Engines, Device]:
     makers = {each.name: get_profile(each.name).planned_engine for each in spec.engines_used}
     if None in makers.values() or any(each.url is not None for each in spec.engines_used):
         raise UsageError(
-            "another machine can be planned only for vLLM as whet starts it; leave engine.url out, "
-            "and other engines too"
+            "another machine can be planned only for vLLM as whet starts it",
+            fix="leave engine.url out, and other engines too",
         )
     made = {name: maker(planned) for name, maker in makers.items() if maker is not None}
     return made.__getitem__, planned.device

@@ -20,7 +20,8 @@ from whet.checkpoint.locate import local_folder
 from whet.core.errors import WhetError
 from whet.core.hub import snapshot_of, snapshot_path
 from whet.core.protocols import Observer
-from whet.core.records import ModelFacts, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.model import ModelFacts
 from whet.core.store import RunStore
 from whet.core.units import MIB, human_bytes
 

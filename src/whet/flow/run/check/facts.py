@@ -10,7 +10,7 @@ from typing import Final
 
 from whet.checkpoint import read_facts, weights_facts
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.core.spec import Spec
 from whet.data import write_inputs
 from whet.flow.run.check.checkpoints import Checkpoints
@@ -58,7 +58,9 @@ def find_facts(spec: Spec, root: Path, checkpoints: Checkpoints) -> Facts:
     """
     for key, path in own_files(spec).items():
         if path is not None and not path.is_file():
-            raise UsageError(f"{key}: no file at {path}; correct the path or leave the key out")
+            raise UsageError(
+                f"{key}: no file at {path}", fix="correct the path or leave the key out"
+            )
     model, log = spec.model, None
     target = read_facts(checkpoints.find(model.target, model.revision))
     draft = read_facts(checkpoints.find(model.draft, model.draft_revision)) if model.draft else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.core.spec import EngineSpec
 from whet.engines import get_profile
 from whet.engines.planned import PlannedMachine, newest_known

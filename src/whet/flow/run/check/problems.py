@@ -79,7 +79,7 @@ def _room_problems(facts: Facts) -> Iterator[Problem]:
     spec = facts.spec
     if spec.workload.max_input_tokens is None:
         return
-    size = spec.load.batch_sizes[0]
+    size = spec.load.concurrency[0]
     draw = Draw(requests=spec.load.requests(size), batch_size=size, trial=0, block_size=1)
     variables = spec.model.variables
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from whet.checkpoint import lora_rank
 from whet.core.errors import EngineStartError, UsageError
 from whet.core.provenance import Device
-from whet.core.records import ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, SpeculationSpec
 from whet.flow.run.check.facts import Facts

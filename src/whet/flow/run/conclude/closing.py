@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.core.records import Decision
+from whet.core.records.decision import Decision
 from whet.core.run import Run
 
 _OBJECTIVE = (

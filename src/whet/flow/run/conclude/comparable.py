@@ -8,7 +8,7 @@ from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.load_point import Rate
-from whet.core.records import ModelFacts
+from whet.core.records.model import ModelFacts
 from whet.core.run import Run
 from whet.flow.run.conclude.faults import log_facts
 
@@ -31,7 +31,8 @@ def refuse_unlike(runs: Sequence[Run]) -> None:
         for what in (*_models(first, other), *_traffic(first, other)):
             raise UsageError(
                 f"{first.root} and {other.root} differ in {what}, so their costs cannot be "
-                "compared; decide each alone, or measure both with one spec"
+                "compared",
+                fix="decide each alone, or measure both with one spec",
             )
 
 

@@ -10,14 +10,10 @@ from dataclasses import replace
 from whet.core.errors import UsageError
 from whet.core.flags import drop_kv_sizing
 from whet.core.protocols import Observer
-from whet.core.records import (
-    Decision,
-    DifferenceSet,
-    Excluded,
-    LeverCosts,
-    LeverEffects,
-    VerdictSet,
-)
+from whet.core.records.decision import Decision, Excluded
+from whet.core.records.effects import LeverEffects
+from whet.core.records.evidence import LeverCosts, VerdictSet
+from whet.core.records.summary import DifferenceSet
 from whet.core.run import Run
 from whet.core.store import RunStore, write_atomic, write_json
 from whet.decision import DecisionInputs, TierInputs, decide
@@ -85,7 +81,7 @@ def _store_summary(run: Run, summary: RunSummary) -> None:
 
 
 def _differences(run: Run, summary: RunSummary) -> DifferenceSet:
-    """Each variant against the reference at each batch size, on every metric: exploratory."""
+    """Each variant against the reference at each concurrency, on every metric: exploratory."""
     reference = reference_of(run)
     compared = (
         table.difference((reference, size), (name, size), family=0)
@@ -133,8 +129,8 @@ def _decide(runs: Sequence[tuple[Run, RunSummary]]) -> Decision:
     tiers = [run.tier for run, _ in runs]
     if len(set(tiers)) != len(tiers):
         raise UsageError(
-            f"two of these runs are of the tier {max(tiers, key=tiers.count)!r}; "
-            "decide over one run a machine, or set hardware.tier apart"
+            f"two of these runs are of the tier {max(tiers, key=tiers.count)!r}",
+            fix="decide over one run a machine, or set hardware.tier apart",
         )
     first = runs[0][0].require_spec()
     decision = decide(

@@ -9,7 +9,7 @@ from pathlib import Path
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.errors import WhetError
 from whet.core.load_point import workload_key
-from whet.core.records import DegenerateTraffic
+from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.run import Run
 from whet.quality import TimedAnswer, examine_traffic
 

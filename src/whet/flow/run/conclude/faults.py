@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 
 from whet.core.format import percent
-from whet.core.records import TrafficFacts
+from whet.core.records.load import TrafficFacts
 from whet.core.run import Run
 from whet.decision.limits import GREEDY_ONLY
 from whet.engines.compatibility import known_faults
 
 
 def log_facts(run: Run) -> TrafficFacts | None:
-    """The log that the requests are from; None where they are generated, and in older runs."""
+    """The log that the requests are from; None where they are generated."""
     return run.store.get("traffic", "log", TrafficFacts)
 
 

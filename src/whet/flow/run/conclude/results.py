@@ -8,15 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from whet.core.load_point import LoadPoint, cell_key
-from whet.core.records import (
-    CellSummary,
-    EngineFacts,
-    Estimate,
-    Evidence,
-    MemoryKind,
-    ResolvedEngine,
-    Verdict,
-)
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import EngineFacts, Evidence, Verdict
+from whet.core.records.summary import CellSummary, Estimate, MemoryKind
 from whet.core.run import Run
 from whet.core.starts import StartReport, every_start
 from whet.core.store import RunStore

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from whet.core.flags import drop_kv_sizing
-from whet.core.records import CellSummary, LeverCost
+from whet.core.records.evidence import LeverCost
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.starts import every_start
 from whet.levers import labels, lever_diff

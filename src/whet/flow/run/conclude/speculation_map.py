@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 
-from whet.core.records import CellSummary, Estimate, ResolvedEngine, Variant
-from whet.core.records.engine import SYNTHETIC_LENGTH
+from whet.core.records.engine import SYNTHETIC_LENGTH, ResolvedEngine, Variant
 from whet.core.records.speculation_map import AcceptanceLevel, SpeculationMap, SpeculationPoint
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
 from whet.decision.eligible import unproved
 from whet.flow.run.conclude.results import RunSummary

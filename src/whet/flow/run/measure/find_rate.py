@@ -6,8 +6,9 @@ from typing import Final
 
 from whet.core.load_point import Rate
 from whet.core.protocols import Server
-from whet.core.records import RateSearch, RateTried, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.core.records.objective import ObjectiveVerdict
+from whet.core.records.rate_search import RateSearch, RateTried
 from whet.core.spec import LoadSpec
 from whet.decision.matrix import recommended_point
 from whet.flow.run.plan import Plan, Recorder

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from whet.core.errors import EngineStartError
 from whet.core.load_point import trial_key
 from whet.core.protocols import Server
-from whet.core.records import ResolvedEngine, TrialRecord
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.load import TrialRecord
 from whet.flow.run.measure.session import (
     PendingWork,
     measure_cells,

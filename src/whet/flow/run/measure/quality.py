@@ -8,7 +8,9 @@ from typing import Final
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.flags import RUST_FRONTEND_ENV, parse_json, plain_args
 from whet.core.protocols import Server
-from whet.core.records import EngineFacts, QualityRecord, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import EngineFacts
+from whet.core.records.quality import QualityRecord
 from whet.core.store import RunStore
 from whet.engines import get_profile
 from whet.flow.run.plan import Plan, Recorder

@@ -11,7 +11,7 @@ from typing import Final
 import psutil
 
 from whet.core.errors import QuantizationError, WhetError
-from whet.core.records import QuantizedCheckpoint
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import CalibrationSpec
 from whet.core.store import RunStore
 from whet.core.units import human_bytes, human_duration

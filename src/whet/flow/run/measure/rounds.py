@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from whet.core.protocols import Observer
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.core.run import Run
 from whet.core.spec import LoadSpec
 from whet.core.store import RunStore

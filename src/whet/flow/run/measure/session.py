@@ -1,4 +1,4 @@
-"""A server session: evidence at the start, load at each batch size, quality."""
+"""A server session: evidence at the start, load at each concurrency, quality."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.load_point import LoadPoint, trial_key
 from whet.core.protocols import Server
-from whet.core.records import ResolvedEngine, TrialNotices, TrialRecord
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.evidence import TrialNotices
+from whet.core.records.load import TrialRecord
 from whet.core.starts import store_start
 from whet.core.store import RunStore
 from whet.core.units import human_duration
@@ -40,7 +42,7 @@ class PendingWork:
     start: int = 0
     """Number of the running server's start."""
     warmed: set[LoadPoint] = field(default_factory=set)
-    """Batch sizes that the running server was warmed up at."""
+    """Concurrencies that the running server was warmed up at."""
 
     @property
     def name(self) -> str:

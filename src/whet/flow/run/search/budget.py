@@ -18,7 +18,9 @@ import numpy as np
 
 from whet.core.errors import EngineLostError, EngineStartError, MeasurementError, UsageError
 from whet.core.load_point import Rate, trial_key
-from whet.core.records import PredictedCell, PredictedVariant, ResolvedEngine, TrialRecord
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.load import TrialRecord
+from whet.core.records.predicted import PredictedCell, PredictedVariant
 from whet.core.run import Run
 from whet.core.units import human_duration
 from whet.decision.matrix import recommended_point
@@ -46,11 +48,13 @@ _NEAR: Final = 0.1
 def measure_within(plan: Plan, recorder: Recorder, measurer: Measurer, budget_s: float) -> None:
     """Measure the baseline, then what the search chooses, and store what it leaves out.
 
-    ``UsageError`` for a load that is not a list of batch sizes.
+    ``UsageError`` for a load that is not a list of concurrencies.
     """
     load = plan.spec.load
     if load.find is not None or any(isinstance(point, Rate) for point in load.points):
-        raise UsageError("--budget searches batch sizes; leave load.find, rates and traces out")
+        raise UsageError(
+            "--budget searches concurrencies", fix="leave load.find, rates and traces out"
+        )
     outcome = Outcome()
     budget = _BudgetSearch(plan, recorder, measurer, budget_s, outcome)
     try:

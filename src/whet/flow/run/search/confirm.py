@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import Finalists, ResolvedEngine
+from whet.core.records.decision import Finalists
+from whet.core.records.engine import ResolvedEngine
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.decision.eligible import EligibleCell

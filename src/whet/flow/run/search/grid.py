@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from whet.core.load_point import LoadPoint
-from whet.core.records import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
 from whet.core.run import Run
 from whet.flow.run.plan import RATE_SEARCH, Cells, Plan, Recorder, Round
 from whet.flow.run.search.measurer import Measurer

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from whet.core.records import ResolvedEngine, TrialRecord
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.load import TrialRecord
 from whet.flow.run.plan import Plan, Round
 
 

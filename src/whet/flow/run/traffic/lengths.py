@@ -10,7 +10,8 @@ from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import EngineLostError
 from whet.core.protocols import Server
-from whet.core.records import OutputLengths, PlannedRequest, ResolvedEngine
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.load import OutputLengths, PlannedRequest
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.plan import Plan, Recorder
@@ -69,7 +70,7 @@ def measure_lengths(
     tokens = tuple(count for _, count in answers if count > 0)
     if not tokens:
         raise EngineLostError(
-            f"{resolved.variant.name} answered none of {len(requests)} requests; see its log"
+            f"{resolved.variant.name} answered none of {len(requests)} requests", fix="see its log"
         )
     recorder.observer.note(
         f"{len(tokens)} answers have {sum(tokens) / len(tokens):.0f} tokens on average; every "

@@ -22,7 +22,7 @@ from whet.checkpoint.chat import TemplateProblem, Variables
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import percent, plural
-from whet.core.records import TrafficFacts
+from whet.core.records.load import TrafficFacts
 from whet.core.spec import LoadSpec, QualitySpec, TrafficSpec, WorkloadSpec
 from whet.core.store import read_record, write_atomic
 from whet.core.units import NS_PER_S, ns_to_s
@@ -158,8 +158,9 @@ def read_traffic(
             usable.append(replace(each, request=request))
     if not usable:
         raise UsageError(
-            f"{traffic.log} has no request that can be sent: {_reasons(left_out)}; give a log of "
-            "another kind, or set traffic.answers to natural where it has no answers"
+            f"{traffic.log} has no request that can be sent: {_reasons(left_out)}",
+            fix="give a log of "
+            "another kind, or set traffic.answers to natural where it has no answers",
         )
     requests = [each.request for each in usable]
     counted = zip((each.prompt_tokens for each in requests), map(len, prompts), strict=True)
@@ -184,8 +185,8 @@ def take_sample(
     gaps_ns = np.diff(np.asarray(sample.times_ns, dtype=np.int64))
     if len(gaps_ns) and gaps_ns.max() > _MOST_GAP_NS:
         raise UsageError(
-            f"{log}: time jumps by {ns_to_s(gaps_ns.max()) / 86_400:,.0f} days; write all times in "
-            "one unit, from one clock"
+            f"{log}: time jumps by {ns_to_s(gaps_ns.max()) / 86_400:,.0f} days",
+            fix="write all times in one unit, from one clock",
         )
     time_unit(str(log), [(at_ns, log.name) for at_ns in sample.times_ns], "s")
     counts = tuple((each.reason, each.count) for each in reader.left_out())

@@ -12,7 +12,7 @@ from whet.core.bench_options import LoadOptions
 from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.load_point import Rate
-from whet.core.records import RateSearch
+from whet.core.records.rate_search import RateSearch
 from whet.core.spec import LoadSpec
 from whet.core.units import ns_to_s
 from whet.flow.run.plan import Plan, Recorder
@@ -53,7 +53,9 @@ def read_log(load: LoadSpec) -> Log | None:
 def _read(path: Path, seconds: float, min_requests: int) -> Log:
     whole = read_trace(path)
     if len(whole.rows) == 1:
-        raise UsageError(f"{path} has one request only; give a log of at least {seconds:g} s")
+        raise UsageError(
+            f"{path} has one request only", fix=f"give a log of at least {seconds:g} s"
+        )
     covered_s = ns_to_s(whole.times_ns[-1])
     if covered_s < _COVERED * seconds:
         raise UsageError(
@@ -63,8 +65,8 @@ def _read(path: Path, seconds: float, min_requests: int) -> Log:
     silent = sum(row.output_tokens is None for row in whole.rows)
     if silent:
         raise UsageError(
-            f"{path} does not say how long the answer of {plural(silent, 'request')} was; add "
-            "usage.completion_tokens or max_tokens to these lines, or remove them"
+            f"{path} does not say how long the answer of {plural(silent, 'request')} was",
+            fix="add usage.completion_tokens or max_tokens to these lines, or remove them",
         )
     beginning = cut_trace(whole, duration_s=seconds)
     if beginning.rate_rps is None or len(beginning.rows) < min_requests:

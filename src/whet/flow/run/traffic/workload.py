@@ -15,7 +15,8 @@ from whet.client import CompletionCall
 from whet.core.adapters import adapter_order
 from whet.core.errors import UsageError
 from whet.core.load_point import LoadPoint, Rate, workload_key
-from whet.core.records import Loop, PlannedRequest, ResolvedEngine, Variant, WorkloadFacts
+from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.records.load import Loop, PlannedRequest, WorkloadFacts
 from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
 from whet.engines import get_profile
@@ -168,6 +169,6 @@ def _require_same(plan: Plan, store: RunStore, facts: WorkloadFacts, key: str) -
     elif earlier.sha256 != facts.sha256:
         source = plan.spec.load.trace or plan.inputs.traffic or plan.inputs.pool
         raise UsageError(
-            f"the traffic of {key} is not what this run began with; put {source} and the "
-            "tokenizer back to resume, or start a new run with --name"
+            f"the traffic of {key} is not what this run began with",
+            fix=f"put {source} and the tokenizer back to resume, or start a new run with --name",
         )

@@ -44,8 +44,8 @@ def connect(address: str | None) -> Iterator[ModuleType]:
     except (OSError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError) as error:
         why = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"cannot join the Ray cluster of {address or 'this machine'} ({why}); start its node "
-            "here with ray start --head, or ray start --address HOST:PORT"
+            f"cannot join the Ray cluster of {address or 'this machine'} ({why})",
+            fix="start its node here with ray start --head, or ray start --address HOST:PORT",
         ) from error
     finally:
         if threading.current_thread() is threading.main_thread():
@@ -65,8 +65,8 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"nothing answers at --address {address}; start the head there with ray start --head "
-            f"--port {port}, or correct the address"
+            f"nothing answers at --address {address}",
+            fix=f"start the head there with ray start --head --port {port}, or correct the address",
         ) from error
 
 
@@ -85,8 +85,8 @@ def await_workers(ray: ModuleType, demand: dict[str, float]) -> int:
     while not (workers := _count_workers(ray, demand)):
         if time.monotonic() > deadline:
             raise EngineLostError(
-                "every worker of the Ray cluster is gone; start a node with ray start "
-                "--address HOST:PORT and go on with --resume"
+                "every worker of the Ray cluster is gone",
+                fix="start a node with ray start --address HOST:PORT and go on with --resume",
             )
         time.sleep(1.0)
     return workers
@@ -98,14 +98,15 @@ def require_workers(ray: ModuleType, plan: Plan) -> int:
     if plan.device.kind == "cpu" and any(node.get("GPU") for node in _offers(ray)):
         raise InfeasibleError(
             "the Ray cluster has GPUs and this machine has none, so the spec was resolved for "
-            "a CPU; run whet on one of the cluster's GPU nodes"
+            "a CPU",
+            fix="run whet on one of the cluster's GPU nodes",
         )
     if workers := _count_workers(ray, demand):
         return workers
     needed = " and ".join(f"{amount:.0f} {name}" for name, amount in demand.items())
     raise InfeasibleError(
-        f"no node of the Ray cluster offers {needed}, which the largest variant needs; add one, "
-        "lower tensor_parallel_size, or leave --executor ray out"
+        f"no node of the Ray cluster offers {needed}, which the largest variant needs",
+        fix="add one, lower tensor_parallel_size, or leave --executor ray out",
     )
 
 

@@ -72,7 +72,8 @@ class RayExecutor:
         if any(resolved.url is not None for resolved in plan.resolved):
             raise UsageError(
                 "--executor ray starts a server on each worker, and engine.url is one that runs "
-                "already; leave one of the two out"
+                "already",
+                fix="leave one of the two out",
             )
         workers = require_workers(self._ray, plan)
         rounds = 1 if plan.spec.load.order == "blocks" else plan.spec.load.trials
@@ -177,6 +178,6 @@ def _cause(error: Exception) -> Exception:
     if "failed to import" not in str(error):
         return error
     return EngineLostError(
-        f"the workers of the Ray cluster cannot import whet ({str(error).splitlines()[-1]}); "
-        "install it as it is here on every node"
+        f"the workers of the Ray cluster cannot import whet ({str(error).splitlines()[-1]})",
+        fix="install it as it is here on every node",
     )

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.records import StartFacts, WorkloadFacts
+from whet.core.records.engine import StartFacts
+from whet.core.records.load import WorkloadFacts
 from whet.core.starts import every_start, start_key, store_start
 from whet.core.store import RunStore, write_atomic
 from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
@@ -104,7 +105,7 @@ def _merge_record(
         earlier = store.get(kind, key, WorkloadFacts)
         if earlier is not None and earlier.sha256 != record["sha256"]:
             raise UsageError(
-                f"{worker} made other traffic of {key} than the run began with; install the "
-                "same packages on every node, or start a new run with --name"
+                f"{worker} made other traffic of {key} than the run began with",
+                fix="install the same packages on every node, or start a new run with --name",
             )
     store.put(kind, key, record, status=status)

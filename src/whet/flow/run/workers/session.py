@@ -70,8 +70,8 @@ def run_session(
     _undo_ray_settings(observer)
     if version != __version__:
         raise InfeasibleError(
-            f"the worker {_label()} has whet {__version__} and this machine {version}; install the "
-            "same version"
+            f"the worker {_label()} has whet {__version__} and this machine {version}",
+            fix="install the same version",
         )
     plan, engines, inputs, input_files = pickle.loads(sent)
     for problem in _problems(plan):
