@@ -311,9 +311,9 @@ def test_a_stall_is_in_the_console_and_in_the_json_alike(whet: Whet, tmp_path: P
     assert said.code == 0, said.err
     told = saved(tmp_path)
     assert told["request_throughput"] < 10 / 1.5
-    shown = number_after("request rate: ", said.out)
+    shown = number_after("request rate, req/s: ", said.out)
     assert shown == pytest.approx(told["request_throughput"], rel=1e-3)
-    tokens = number_after("throughput: ", said.out)
+    tokens = number_after("throughput, tok/s: ", said.out)
     assert tokens == pytest.approx(told["output_throughput"], rel=1e-3)
 
 

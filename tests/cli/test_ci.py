@@ -68,9 +68,10 @@ def test_an_unfinished_run(whet: Whet, candidate: Path, baseline: Path) -> None:
 
 def test_a_variant_that_a_run_lacks(whet: Whet, candidate: Path, baseline: Path) -> None:
     words = ("ci", candidate, "--against", baseline)
-    said = whet(*words, "--variant", "spec+cash").sentence(USAGE)
+    said = whet(*words, "--variant", "draft+cash").sentence(USAGE)
     assert (
-        f"the baseline {baseline} has not measured 'spec+cash'; did you mean 'draft+cache'?" in said
+        f"the baseline {baseline} has not measured 'draft+cash'; did you mean 'draft+cache'?"
+        in said
     )
 
     def remove(spec: dict[str, dict[str, object]]) -> None:

@@ -69,9 +69,9 @@ def test_a_spec_file_that_is_none(whet: Whet, tmp_path: Path, text: str, told: s
 
 
 def test_an_unknown_key(whet: Whet, tmp_path: Path) -> None:
-    write_spec(tmp_path, load={"batch_sises": [1]})
+    write_spec(tmp_path, load={"concurency": [1]})
     said = whet("run").sentence(USAGE)
-    assert said == "unknown key 'batch_sises' in load; did you mean 'concurrency'?"
+    assert said == "unknown key 'concurency' in load; did you mean 'concurrency'?"
     assert not (tmp_path / "runs").exists()
 
 
@@ -112,7 +112,8 @@ def test_an_unknown_engine(whet: Whet, pair: Path) -> None:
     ("words", "told"),
     [
         (["sharpen"], 'Unknown command "sharpen"'),
-        (["run", "--batch-size", "1"], "--concurrency"),
+        (["run", "--concurency", "1"], "--concurrency"),
+        (["run", "--batch-sizes", "1"], "is --concurrency now"),
         (["quantize", "a", "b", "--samples", "many"], "Invalid value for --samples"),
         (["report"], "requires an argument"),
     ],

@@ -60,6 +60,10 @@ _COMMANDS: Final = {
     },
 }
 _REMOVED: Final = {
+    **{
+        f"{command} --batch-sizes": f"whet {command} --batch-sizes is --concurrency now"
+        for command in ("run", "check", "plan")
+    },
     "demo testbed": "whet demo testbed is now lab's, in a clone of whet: "
     "python -m lab.testbed 7b OUT, with the same options",
     "break-even": "whet break-even is now part of a run: give a variant speculation with "
