@@ -175,7 +175,7 @@ def test_another_tokenizer_than_the_baselines_is_refused_before_anything_is_aske
         assert not target.asked
         assert not base.asked
     told = said.sentence(InfeasibleError.exit_code)
-    assert "another tokenizer than the baseline: token" in told
+    assert "another tokenizer than the baseline: the id of token" in told
 
 
 def test_a_server_that_does_not_answer_is_told_in_one_sentence(

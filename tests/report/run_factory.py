@@ -65,7 +65,7 @@ def make_spec(root: Path, texts: Texts) -> Spec:
         "variants": {
             "fp16": {},
             "awq": {"weights": "awq"},
-            "awq+spec": {"weights": "awq", "speculation": {}},
+            "awq+draft": {"weights": "awq", "speculation": {}},
             "awq+cache": {"weights": "awq", "prefix_cache": True},
             "awq+draft+cache": {"weights": "awq", "speculation": {}, "prefix_cache": True},
         },

@@ -40,7 +40,7 @@ def verdicts(name: str, texts: Texts) -> Iterator[Verdict]:
         sources=(texts.log_line,),
     )
     for size in CONCURRENCY:
-        if "spec" in name:
+        if "draft" in name:
             failed = (name, size) == FAILED
             yield Verdict(
                 variant=name,
@@ -147,7 +147,7 @@ def differences() -> DifferenceSet:
 
 def effects() -> LeverEffects:
     """Speculation over the same variant without it."""
-    pairs = (("awq+spec", "awq", ()), ("awq+draft+cache", "awq+cache", ("prefix_cache",)))
+    pairs = (("awq+draft", "awq", ()), ("awq+draft+cache", "awq+cache", ("prefix_cache",)))
     return LeverEffects(
         baseline="fp16",
         levers=("weights=awq", "speculation=draft_model K=4 by draft", "prefix_cache"),
@@ -169,7 +169,7 @@ def effects() -> LeverEffects:
 
 
 def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
-    """One excluded cell of ``awq+cache``, all of ``awq+spec``, one point estimate."""
+    """One excluded cell of ``awq+cache``, all of ``awq+draft``, one point estimate."""
     made = []
     for name in VARIANTS:
         for size in CONCURRENCY:
@@ -178,7 +178,7 @@ def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
                 status, detail = "excluded", "failed"
             elif (name, size) == CONTRADICTED:
                 status, detail = "excluded", "evidence"
-            elif name == "awq+spec":
+            elif name == "awq+draft":
                 status, detail = "excluded", "quality"
             elif (name, size) == ("awq+cache", 8):
                 status = "recommended"
@@ -223,11 +223,11 @@ def decision(texts: Texts) -> Decision:
         pareto=(("fp16", 32), ("awq+cache", 32)),
         break_even=(
             BreakEven(
-                candidate="awq+spec",
+                candidate="awq+draft",
                 reference="awq",
                 pays_up_to=8,
                 stops_at=16,
-                sentence="awq+spec beats awq up to concurrency 8 and gains nothing from 16 on.",
+                sentence="awq+draft beats awq up to concurrency 8 and gains nothing from 16 on.",
             ),
             BreakEven(
                 candidate="awq+draft+cache",

@@ -58,7 +58,7 @@ def distances(scale: float = 1.0, *, certified: bool = False) -> ServerDistances
 
 def gated_quality(name: str, texts: Texts, foreign: str = "") -> QualityRecord:
     """The factory's record and what each kind of variant is asked beside it."""
-    awq, spec = name.startswith("awq"), "spec" in name
+    awq, spec = name.startswith("awq"), "draft" in name
     first = "awq" if awq else "fp16"
     plain = quality(name, texts)
     return replace(

@@ -21,7 +21,7 @@ from whet.core.records.summary import CellSummary, Estimate
 
 def engine(name: str, texts: Texts) -> ResolvedEngine:
     """A variant as the engine was told of it."""
-    awq, spec, cache = name.startswith("awq"), "spec" in name, "cache" in name
+    awq, spec, cache = name.startswith("awq"), "draft" in name, "cache" in name
     path = f"{texts.path}-awq" if awq else texts.path
     line = f"vllm serve {path} --max-model-len 4096"
     line += "" if cache else " --no-enable-prefix-caching"
@@ -244,7 +244,7 @@ def cell(name: str, size: int, texts: Texts) -> CellSummary:
             "goodput_rps": value(tps / 131),
             "cost_per_1m_tokens": value(cost),
             "memory_gb": None if failed else (19.4 if name.startswith("awq") else 31.7) + size / 16,
-            "acceptance_length": 3.12 - size / 200 if "spec" in name and not failed else None,
+            "acceptance_length": 3.12 - size / 200 if "draft" in name and not failed else None,
             "prefix_hit_rate": 0.582 if "cache" in name and not failed else None,
         },
     )

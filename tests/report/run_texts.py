@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from whet.core.records.summary import Estimate
 
 CONCURRENCY = (1, 4, 8, 16, 32)
-VARIANTS = ("fp16", "awq", "awq+spec", "awq+cache", "awq+draft+cache")
+VARIANTS = ("fp16", "awq", "awq+draft", "awq+cache", "awq+draft+cache")
 SCRIPT = "<script>alert('owned')</script>"
 HOSTILE = (
     f"{SCRIPT} | `tick` [link](javascript:alert(1)) {{{{ 7*7 }}}} \x1b[31mred\x1b[0m \u202eevil"
 )
-FAILED = ("awq+spec", 32)
+FAILED = ("awq+draft", 32)
 CONTRADICTED = ("awq+cache", 16)
 PRICE = 2.49
 
@@ -56,7 +56,7 @@ def speed(name: str, size: int) -> float:
     """Output tokens per second of a cell: a saturating curve, speculation paying at small sizes."""
     awq = name.startswith("awq")
     alone, most = (118.0, 3900.0) if awq else (62.0, 2350.0)
-    gain = 1.85 - 0.052 * size if "spec" in name else 1.0
+    gain = 1.85 - 0.052 * size if "draft" in name else 1.0
     cache = 1.14 if "cache" in name else 1.0
     return alone * size / (1 + alone * size / most) * max(gain, 0.82) * cache
 
@@ -65,4 +65,4 @@ def ttft(name: str, size: int) -> float:
     """Median time to first token in ms."""
     slow = 1.0 if name.startswith("awq") else 1.25
     cache = 0.42 if "cache" in name else 1.0
-    return (38.0 + 9.5 * size) * slow * cache * (1.12 if "spec" in name else 1.0)
+    return (38.0 + 9.5 * size) * slow * cache * (1.12 if "draft" in name else 1.0)

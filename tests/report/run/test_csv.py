@@ -64,7 +64,7 @@ def test_missing_is_empty_never_zero(whole: Run, tmp_path: Path) -> None:
     failed = next(
         line
         for line in read(whole, tmp_path / "results.csv")
-        if (line["config"], line["batch_size"]) == ("awq+spec", "32")
+        if (line["config"], line["batch_size"]) == ("awq+draft", "32")
     )
     assert failed["status"] == "failed"
     assert failed["evidence"] == "unproved"

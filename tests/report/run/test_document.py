@@ -105,7 +105,7 @@ def test_the_status_is_apart_from_the_evidence_and_never_green_where_excluded(wh
     rows = re.findall(r'<tr class="struck">.*?</tr>', source, re.S)
     assert rows
     assert not any("recommended" in row for row in rows)
-    assert "Serve line of awq+spec (excluded, do not deploy)" in source
+    assert "Serve line of awq+draft (excluded, do not deploy)" in source
 
 
 def with_choice(run: Run, variant: str, *, different: bool) -> Run:

@@ -25,7 +25,7 @@ def test_whole_run_is_gathered(whole: Run) -> None:
 
 
 def test_failed_cell_is_a_finding_not_missing(whole: Run) -> None:
-    failed = whole.cell("awq+spec", 32)
+    failed = whole.cell("awq+draft", 32)
     assert failed is not None
     assert failed.status == "failed"
     assert whole.missing == ()
@@ -34,12 +34,12 @@ def test_failed_cell_is_a_finding_not_missing(whole: Run) -> None:
 def test_evidence_of_a_cell_is_its_worst_verdict(whole: Run) -> None:
     assert whole.evidence("awq+cache", 8) == "proved"
     assert whole.evidence("awq+cache", 16) == "contradicted"
-    assert whole.evidence("awq+spec", 32) == "unproved"
+    assert whole.evidence("awq+draft", 32) == "unproved"
     assert whole.evidence("nothing", 1) is None
 
 
 def test_interrupted_run_says_what_it_lacks(interrupted: Run) -> None:
-    assert interrupted.missing[0] == "Not measured yet: awq+spec, awq+cache, awq+draft+cache."
+    assert interrupted.missing[0] == "Not measured yet: awq+draft, awq+cache, awq+draft+cache."
     assert "awq has no figures at concurrency 8, 16, 32 (2 trials kept)." in interrupted.missing
     assert "fp16 has no quality record." in interrupted.missing
     assert interrupted.missing[-1] == "No decision was made; go on with whet run --resume."
@@ -63,7 +63,7 @@ def test_record_without_a_journal_line_is_not_read(tmp_path: Path) -> None:
 def test_variant_that_preflight_left_out_is_not_missing(tmp_path: Path) -> None:
     root = make_run(tmp_path / "run", stop_after=5).root
     with RunStore.open(root, resume=True) as store:
-        store.note("infeasible", "awq+spec", status="failed", reason="too big")
+        store.note("infeasible", "awq+draft", status="failed", reason="too big")
     missing = Run(RunStore.read(root)).missing
     assert missing[0] == "Not measured yet: awq, awq+cache, awq+draft+cache."
 
@@ -95,15 +95,15 @@ def test_a_variant_removed_from_the_spec_is_not_missing(tmp_path: Path) -> None:
     store = make_run(tmp_path / "run", stop_after=7)
     path = store.path("resolved_spec.json")
     spec = json.loads(path.read_text())
-    del spec["variants"]["awq+spec"], spec["variants"]["awq"]
+    del spec["variants"]["awq+draft"], spec["variants"]["awq"]
     path.write_text(json.dumps(spec))
     record = json.loads(store.path("variants", "awq.json").read_text())
-    record["variant"]["name"] = "awq+spec"
-    store.path("variants", "awq+spec.json").write_text(json.dumps(record))
+    record["variant"]["name"] = "awq+draft"
+    store.path("variants", "awq+draft.json").write_text(json.dumps(record))
     with RunStore.open(store.root, resume=True) as opened:
-        opened.note("variants", "awq+spec", status="complete")
+        opened.note("variants", "awq+draft", status="complete")
     view = Run(RunStore.read(store.root))
     assert "awq" in view.variants, "it was measured"
-    assert "awq+spec" not in view.variants, "it was not"
+    assert "awq+draft" not in view.variants, "it was not"
     assert view.unmeasured == ("Not measured yet: awq+cache, awq+draft+cache.",)
     assert not any(line.startswith("awq ") for line in view.missing)

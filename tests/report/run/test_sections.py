@@ -59,7 +59,7 @@ def test_a_server_at_low_priority_is_named(gated: Run) -> None:
 def test_a_reason_of_several_variants_is_one_sentence(gated: Run) -> None:
     assert markdown(gated).count("which 200 documents cannot tell from 1 %") == 1
     assert any(
-        line.startswith("awq, awq+spec, awq+cache, awq+draft+cache: perplexity changes")
+        line.startswith("awq, awq+draft, awq+cache, awq+draft+cache: perplexity changes")
         for line in bullets(gated, "quality")
     )
 
@@ -95,7 +95,7 @@ def test_a_lost_answer_of_several_variants_is_shown_once(whole: Run) -> None:
         for other, record in whole.quality.items()
     }
     run = replace(whole, quality=quality)
-    assert "Answers that awq, awq+spec, awq+cache, awq+draft+cache lost" in markdown(run)
+    assert "Answers that awq, awq+draft, awq+cache, awq+draft+cache lost" in markdown(run)
     prompts = [n for n in nodes(run, "quality") if isinstance(n, Code)]
     assert sum(code.text == examples[0].prompt for code in prompts) == 1
 
@@ -104,16 +104,16 @@ def test_the_same_weights_are_beside_the_noise_of_their_repeat(gated: Run) -> No
     rows = table(gated, "checks", "Same weights")
     assert rows["awq"][:3] == ["itself, repeated", "–", "0.00615 0.00590 … 0.00640"]
     # 0.0008 of 12.3 millinats beside 0.0005 of it
-    assert rows["awq+spec"][0] == "awq"
-    assert rows["awq+spec"][1].startswith("0.00984")
+    assert rows["awq+draft"][0] == "awq"
+    assert rows["awq+draft"][1].startswith("0.00984")
     quality = {name: each for name, each in gated.quality.items() if name != "awq"}
-    assert table(replace(gated, quality=quality), "checks", "Same weights")["awq+spec"][2] == "–"
+    assert table(replace(gated, quality=quality), "checks", "Same weights")["awq+draft"][2] == "–"
 
 
 def test_speculation_is_compared_with_the_plain_server(gated: Run) -> None:
     rows = table(gated, "checks", "Speculation against the plain server")
-    assert list(rows) == ["awq+spec", "awq+draft+cache"]
-    assert [cell.split(" 94.3%")[0] for cell in rows["awq+spec"]] == [
+    assert list(rows) == ["awq+draft", "awq+draft+cache"]
+    assert [cell.split(" 94.3%")[0] for cell in rows["awq+draft"]] == [
         "pass",
         "13 of 16",
         "15 of 16",
@@ -136,7 +136,7 @@ def test_many_divergences_are_counted(gated: Run) -> None:
     assert base.parity is not None
     parity = replace(base.parity, divergences=(base.parity.divergences[-2],) * 11)
     run = with_quality(
-        gated, "awq+spec", lambda old: replace(old, lossless=replace(base, parity=parity))
+        gated, "awq+draft", lambda old: replace(old, lossless=replace(base, parity=parity))
     )
     (note,) = (line for line in bullets(run, "checks") if line.endswith("and 3 more"))
     assert note.count("far after") == 8
@@ -151,10 +151,10 @@ def test_a_check_without_an_answer_is_unknown_with_its_reason(gated: Run) -> Non
         verdict="unknown",
         reasons=("the server exports no counters",),
     )
-    run = with_quality(gated, "awq+spec", lambda old: replace(old, lossless=silent))
+    run = with_quality(gated, "awq+draft", lambda old: replace(old, lossless=silent))
     rows = table(run, "checks", "Speculation against the plain server")
-    assert rows["awq+spec"] == ["unknown", *["–"] * 8]
-    assert "awq+spec: the server exports no counters" in bullets(run, "checks")
+    assert rows["awq+draft"] == ["unknown", *["–"] * 8]
+    assert "awq+draft: the server exports no counters" in bullets(run, "checks")
 
 
 def test_bound_answers_are_beside_free_ones(gated: Run) -> None:
@@ -167,7 +167,7 @@ def test_served_tokens_say_what_differs_and_what_was_not_checked(gated: Run) -> 
     rows = table(gated, "checks", "Served tokens")
     assert rows["fp16"] == ["no difference", "8,192"]
     assert rows["awq+cache"][0] == "differs"
-    assert rows["awq+spec"][0] == "no difference, partly checked"
+    assert rows["awq+draft"][0] == "no difference, partly checked"
     assert any("token 17 is written as 'a'" in line for line in bullets(gated, "checks"))
     silent = TokenIdentity(checked=0, problems=(), missing="the server has no /detokenize")
     run = with_quality(gated, "awq", lambda old: replace(old, identity=silent))
@@ -230,7 +230,7 @@ def test_levers_are_named_with_their_tables(whole: Run) -> None:
 def test_the_same_side_effect_is_one_line_with_its_concurrency(tmp_path: Path) -> None:
     def cost(what: str, detail: str, size: int | None = None) -> LeverCost:
         return LeverCost(
-            variant="awq+spec",
+            variant="awq+draft",
             reference="awq",
             levers=(SPEC,),
             what=what,
@@ -248,9 +248,9 @@ def test_the_same_side_effect_is_one_line_with_its_concurrency(tmp_path: Path) -
         store.put("costs", "all", LeverCosts(costs=costs))
     part = markdown(Run(RunStore.read(root)))
     assert (
-        "| awq+spec | awq | a lower hit rate | 0.5, 0.7 without; 0.6, 0.8 without | 1, 4 |" in part
+        "| awq+draft | awq | a lower hit rate | 0.5, 0.7 without; 0.6, 0.8 without | 1, 4 |" in part
     )
-    assert "| awq+spec | awq | a smaller KV pool | 300,000 tokens | all |" in part
+    assert "| awq+draft | awq | a smaller KV pool | 300,000 tokens | all |" in part
 
 
 def test_evidence_that_is_not_proved_comes_first(whole: Run) -> None:
@@ -279,14 +279,14 @@ def test_degenerate_text_is_one_sentence_a_variant(hostile: Run, whole: Run) -> 
 
 def test_a_cell_that_was_held_up_is_named(whole: Run) -> None:
     def with_gap(each: CellSummary) -> CellSummary:
-        if (each.variant, each.batch_size) != ("awq+spec", 1):
+        if (each.variant, each.batch_size) != ("awq+draft", 1):
             return each
         gap = Estimate(value=900.0, low=890.0, high=910.0, samples=64)
         return replace(each, figures={**each.figures, "itl_p50_ms": gap})
 
     run = replace(whole, cells=tuple(with_gap(each) for each in whole.cells))
     (note,) = (line for line in bullets(run, "cells") if "Held up" in line)
-    assert "awq+spec at 1 (900 ms between tokens," in note
+    assert "awq+draft at 1 (900 ms between tokens," in note
     assert not [line for line in bullets(whole, "cells") if "Held up" in line]
 
 
