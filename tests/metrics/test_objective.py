@@ -14,15 +14,12 @@ from whet.core.errors import UsageError
 from whet.core.records.codec import decode, encode
 from whet.core.records.load import RequestEvent
 from whet.core.records.objective import Bound, Constraint, Judgement, ObjectiveVerdict
-from whet.metrics.objective import (
-    attainment,
+from whet.metrics.objective import attainment, judge, judge_attainment, wilson
+from whet.metrics.objective_text import (
     constraint_text,
     goodput_text,
-    judge,
-    judge_attainment,
     parse_goodput,
     parse_objective,
-    wilson,
 )
 
 

@@ -21,7 +21,8 @@ from whet.core.records.objective import (
     SearchObjective,
     SearchResult,
 )
-from whet.metrics.objective import judge, judge_attainment, parse_objective
+from whet.metrics.objective import judge, judge_attainment
+from whet.metrics.objective_text import parse_objective
 from whet.metrics.saturation import SearchPlan, find_saturation
 from whet.report.bench.saturation import (
     answer,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.metrics.events import event, failed, steady, trial
-from whet.metrics.objective import parse_goodput
+from whet.metrics.objective_text import parse_goodput
 from whet.report.bench.vllm_json import Selection, most_in_flight, vllm_result
 
 ALL = Selection(metrics=("ttft", "tpot", "itl", "e2el"), percentiles=(50.0, 90.0, 99.9))

@@ -240,9 +240,8 @@ def _require_plain_experts(model_type: str, shapes: Shapes) -> None:
             raise QuantizationError(
                 f"the architecture {model_type!r} cannot be quantized: {name} holds all experts of "
                 "a layer, a form that engines read in 16 bit only",
-                fix="serve it with quantization: "
-                "fp8, choose a checkpoint whose experts are stored one by one, or set writer: "
-                "llm-compressor in the recipe",
+                fix="serve it with quantization: fp8, choose a checkpoint whose experts are stored "
+                "one by one, or set writer: llm-compressor in the recipe",
             )
 
 

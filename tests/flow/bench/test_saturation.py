@@ -29,7 +29,7 @@ from whet.load.dataset import Dataset
 from whet.load.lengths import fixed
 from whet.load.sources.request import BenchRequest, Target
 from whet.metrics import UNPRICED, summarise
-from whet.metrics.objective import parse_objective
+from whet.metrics.objective_text import parse_objective
 from whet.metrics.saturation import SearchPlan
 
 SLOW = SearchObjective(constraints=parse_objective("ttft:median<50ms"))

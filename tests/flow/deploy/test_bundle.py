@@ -102,8 +102,8 @@ def test_a_variant_that_does_not_qualify_is_refused_with_the_reason(
 
 
 def test_an_unknown_variant_is_named_with_the_nearest(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no variant 'spec\+cach'; did you mean 'spec\+cache'"):
-        deploy(Run.read(root), options(tmp_path, variant="spec+cach"))
+    with pytest.raises(UsageError, match=r"no variant 'draft\+cach'; did you mean 'draft\+cache'"):
+        deploy(Run.read(root), options(tmp_path, variant="draft+cach"))
 
 
 def test_an_attached_server_has_no_command_to_deploy(root: Path, tmp_path: Path) -> None:

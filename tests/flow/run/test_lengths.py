@@ -11,7 +11,7 @@ import pytest
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
 from tests.metrics.events import event, trial
 from whet.core.records.load import OutputLengths, TrialRecord
-from whet.core.spec import Spec, WorkloadSpec
+from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.load import TrialPlan
 
@@ -55,11 +55,6 @@ def test_every_variant_writes_as_many_tokens_as_the_first_server_did(
     assert sent <= set(stored.tokens)
     story(bench, natural(tmp_path), root, resume=True)
     assert len(measured) == 1
-
-
-def test_a_stored_run_of_an_earlier_version_had_a_ratio() -> None:
-    stored = WorkloadSpec.model_validate({}, context={"stored": True})
-    assert (stored.output_lengths, WorkloadSpec().output_lengths) == ("ratio", "natural")
 
 
 def test_the_bench_measures_no_lengths_of_a_ratio(

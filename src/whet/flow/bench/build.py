@@ -38,7 +38,7 @@ from whet.load.sources.request import (
     Source,
 )
 from whet.load.synthetic import SharedPrefixes
-from whet.metrics.objective import parse_goodput, parse_objective
+from whet.metrics.objective_text import parse_goodput, parse_objective
 from whet.requests.prefix_trace_file import is_prefix_trace, read_prefix_trace
 from whet.requests.trace import Reading, Trace, cut_trace, read_trace
 

@@ -14,7 +14,7 @@ from whet.core.numbers import count_of
 from whet.core.records.model import ModelFacts
 from whet.flow.plan.candidates import candidates_of
 from whet.flow.plan.options import PlanOptions
-from whet.metrics.objective import parse_objective
+from whet.metrics.objective_text import parse_objective
 from whet.predict.performance import read_calibration
 from whet.predict.plan.evaluate import Prediction, evaluate
 from whet.predict.plan.fit import Fit, memory_table

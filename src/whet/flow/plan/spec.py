@@ -14,7 +14,7 @@ from whet.core.quote import yaml_text
 from whet.core.redact import one_line
 from whet.core.spec import SIXTEEN_BIT
 from whet.flow.plan.plan import Plan
-from whet.metrics.objective import parse_objective
+from whet.metrics.objective_text import parse_objective
 from whet.predict.plan.evaluate import Candidate, Prediction
 
 _MOST: Final = 4

@@ -17,7 +17,8 @@ from whet.metrics import METRICS, UNPRICED, metrics_in, request_figures, summari
 from whet.metrics.drift import drifts_of
 from whet.metrics.estimates import Floats, quantile_estimate
 from whet.metrics.metric import CounterMetric, RateMetric
-from whet.metrics.objective import attainment, goodput_text, judge
+from whet.metrics.objective import attainment, judge
+from whet.metrics.objective_text import goodput_text
 from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures
 from whet.metrics.usable import usable_trials

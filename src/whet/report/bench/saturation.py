@@ -16,7 +16,7 @@ from whet.core.redact import one_line
 from whet.core.units import ns_to_s
 from whet.metrics import METRICS, UNPRICED, request_figures, summarise
 from whet.metrics.drift import drift
-from whet.metrics.objective import goodput_text
+from whet.metrics.objective_text import goodput_text
 from whet.report.bench.vllm_json import Selection, vllm_result
 from whet.report.charts.palette import looks
 from whet.report.charts.plots import Axis, Line, Point, plot
