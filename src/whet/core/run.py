@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -129,18 +128,7 @@ class Run:
     @cached_property
     def trials(self) -> tuple[TrialRecord, ...]:
         """Every trial, in the order of measurement."""
-        trials = self.store.all("trials", TrialRecord)
-        if self.spec is None:
-            return tuple(trials)
-        # Versions without start numbers measured each interleaved trial on a start of its own.
-        load = self.spec.load
-        own_start = load.order == "interleaved" and not load.together
-        return tuple(
-            trial
-            if trial.start is not None
-            else replace(trial, start=trial.trial if own_start else 0)
-            for trial in trials
-        )
+        return tuple(self.store.all("trials", TrialRecord))
 
     @cached_property
     def _trials_by_cell(self) -> Mapping[tuple[str, LoadPoint], tuple[TrialRecord, ...]]:

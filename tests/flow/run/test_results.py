@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,8 @@ from whet.core.records.engine import StartFacts
 from whet.core.records.evidence import EngineFacts, Verdict, VerdictSet
 from whet.core.records.load import TrialRecord
 from whet.core.records.summary import CellSummary
-from whet.core.run import Run
 from whet.core.starts import every_start, store_start
 from whet.core.store import RunStore
-from whet.flow.run.conclude.results import summarize_run
 from whet.load import TrialInterrupted
 
 
@@ -109,16 +106,6 @@ def test_starts_are_kept_in_order_and_the_newest_under_the_variants_name(tmp_pat
     assert [path.name for path in (root / "starts").glob("*.json")] == ["v.json"]
 
 
-def test_a_run_of_before_with_one_start_a_variant_is_read(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    with RunStore.open(root) as store:
-        store.put("starts", "v", start(7))
-        store.put("facts", "v", facts("old"))
-        assert [one.version for one, _ in every_start(store, "v")] == ["old"]
-        store_start(store, "v", start(8), (facts("new"), None))
-        assert [one.version for one, _ in every_start(store, "v")] == ["old", "new"]
-
-
 def starts_of(root: Path, name: str) -> list[int | None]:
     trials = [one for one in RunStore.read(root).all("trials", TrialRecord) if one.variant == name]
     return [one.start for one in sorted(trials, key=lambda one: (one.batch_size, one.trial))]
@@ -145,20 +132,3 @@ def test_a_server_that_is_started_again_has_another_start_number(
     assert sorted(starts_of(root, "c"), key=str) == [0, 0, 1, 1, 1, 1]
     [cell] = [x for x in RunStore.read(root).all("cells", CellSummary) if x.variant == "c"][:1]
     assert (cell.trials, cell.starts) == (3, 2)
-
-
-@pytest.mark.parametrize(("order", "starts"), [("interleaved", 3), ("blocks", 1)])
-def test_the_starts_of_a_run_of_before_follow_from_its_order(
-    bench: Bench, tmp_path: Path, order: str, starts: int
-) -> None:
-    root = tmp_path / "run"
-    story(bench, spec_of(tmp_path, order=order), root)
-    for path in (root / "trials").glob("*.json"):
-        record = json.loads(path.read_text())
-        del record["start"]
-        path.write_text(json.dumps(record))
-    summary = summarize_run(Run.read(root))
-    assert {cell.starts for cell in summary.cells} == {starts}
-    found = summary.throughput.difference(("fp16", 1), ("b", 1), family=1)
-    assert found is not None
-    assert (found.ratio.low is None) is (starts == 1)
