@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from tests.flow.rounds_stage import (
 )
 from whet.core.errors import UsageError
 from whet.core.load_point import Rate
-from whet.core.records.codec import STORED
 from whet.core.records.load import TrialRecord
 from whet.core.records.summary import DifferenceSet
 from whet.core.run import Run
-from whet.core.spec import LoadSpec, Spec
+from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
 from whet.load import TrialInterrupted
 
@@ -262,14 +260,6 @@ def test_the_third_death_ends_a_variant_whatever_the_round(bench: Bench, tmp_pat
     assert bench.engine.started.count("b") == 3
     assert cells(root)["b", 1].status == "failed"
     assert cells(root)["c", 1].status == "complete"
-
-
-def test_a_spec_that_an_earlier_version_stored_is_read(tmp_path: Path) -> None:
-    data = json.loads(spec_of(tmp_path).model_dump_json())
-    data["load"] |= {"repeat_baseline": True, "together": [["fp16", "fp16.again"], ["b", "c"]]}
-    del data["load"]["confirm"]
-    load = Spec.model_validate(data, context=STORED).load
-    assert (load.confirm, load.together) == (False, (("b", "c"),))
 
 
 def test_rates_are_open_loops_with_the_same_arrivals_for_all(bench: Bench, tmp_path: Path) -> None:
