@@ -252,9 +252,7 @@ def test_the_cheapest_tier_is_recommended_against_the_baselines_cheapest() -> No
 
 
 def test_the_decision_survives_its_json_form() -> None:
-    decision = decided(
-        tier([FP16, AWQ, cell("awq+spec", 8, 0.5, 150)]), speculation_pairs={"awq+spec": "awq"}
-    )
+    decision = decided(tier([FP16, AWQ, cell("awq+spec", 8, 0.5, 150)]))
     assert decode(Decision, encode(decision)) == decision
 
 

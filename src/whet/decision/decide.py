@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from whet.core.records.decision import BreakEven, Decision, Excluded, MatrixEntry
+from whet.core.records.decision import Decision, Excluded, MatrixEntry
 from whet.core.records.summary import Difference
-from whet.decision.break_even import find_break_even
 from whet.decision.eligible import EligibleCell, split_eligible
 from whet.decision.inputs import DecisionInputs
 from whet.decision.matrix import best_at, recommended_point, slo_points
@@ -17,7 +16,7 @@ from whet.decision.status import cell_decisions
 
 
 def decide(inputs: DecisionInputs) -> Decision:
-    """Return the matrix over every tier, the fronts, the break-even points and a recommendation.
+    """Return the matrix over every tier, the fronts and a recommendation.
 
     A cell that is unfinished, had errors or lacks evidence is in ``excluded`` and nowhere else.
     Each tier has its own Pareto front. If nothing qualifies, nothing is raised: the matrix says
@@ -27,7 +26,6 @@ def decide(inputs: DecisionInputs) -> Decision:
     excluded: list[Excluded] = []
     matrix: list[MatrixEntry] = []
     front: list[EligibleCell] = []
-    break_even: list[BreakEven] = []
     differences: list[Difference] = []
     for tier in inputs.tiers:
         counted, dropped = split_eligible(tier)
@@ -35,10 +33,6 @@ def decide(inputs: DecisionInputs) -> Decision:
         excluded += dropped
         matrix += [best_at(counted, point) for point in slo_points(tier.tier, inputs.objective)]
         front += pareto_front(counted)
-        measured = {item.place for item in counted}
-        break_even += find_break_even(
-            measured, inputs.speculation_pairs, tier.throughput, tier.tier
-        )
         differences += tested_differences(counted, tier, inputs)
     chosen = recommend(eligible, inputs)
     if chosen is None:
@@ -49,7 +43,6 @@ def decide(inputs: DecisionInputs) -> Decision:
         reference=inputs.reference,
         matrix=tuple(matrix),
         pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.batch_size) for item in front)),
-        break_even=tuple(break_even),
         excluded=tuple(excluded),
         recommendation=chosen,
         cells=cells,

@@ -62,23 +62,6 @@ class MatrixEntry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BreakEven:
-    """Where speculation stops paying: ``candidate`` against its twin without speculation.
-
-    ``pays_up_to`` is the largest concurrency whose interval is above 1; ``stops_at`` the smallest
-    concurrency from which no larger one gains. None where there is no such size, and both where
-    one start gives no interval. ``tier`` is the hardware that both ran on.
-    """
-
-    candidate: str
-    reference: str
-    pays_up_to: LoadPoint | None
-    stops_at: LoadPoint | None
-    sentence: str
-    tier: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
     """One deployment, what it saves against the reference, and how sure both are.
 
@@ -175,7 +158,6 @@ class Decision:
     reference: str
     matrix: tuple[MatrixEntry, ...]
     pareto: tuple[tuple[str, LoadPoint], ...]
-    break_even: tuple[BreakEven, ...]
     excluded: tuple[Excluded, ...]
     recommendation: Recommendation | None
     cells: tuple[CellDecision, ...] = ()

@@ -8,7 +8,7 @@ from whet.core.format import plural
 from whet.core.records.decision import Decision, MatrixEntry
 from whet.core.records.predicted import PredictedVariant
 from whet.core.run import Run
-from whet.report.document import Bullets, Cell, Column, Heading, Node, Row, Section, Table, Tone
+from whet.report.document import Bullets, Cell, Column, Node, Row, Section, Table, Tone
 from whet.report.run.common import is_corner, is_win, target_words, tolerance_words
 from whet.report.run.predicted import cheaper_by_prediction
 from whet.report.text import DASH, shown
@@ -17,7 +17,7 @@ ORDER = 20
 
 
 def build(run: Run) -> Section | None:
-    """Matrix, blank corners, and where speculation stops paying."""
+    """Matrix and blank corners."""
     return None if run.decision is None else matrix_section(run.decision, run.predicted)
 
 
@@ -27,9 +27,6 @@ def matrix_section(
     """The same without a run; ``predicted`` are a search's variants by name."""
     nodes: list[Node] = list(_tables(decision, predicted or {}))
     nodes.append(Bullets(items=list(_blank_corners(decision)), tone="muted"))
-    if decision.break_even:
-        nodes.append(Heading(text="Where speculation stops paying"))
-        nodes.append(Bullets(items=[each.sentence for each in decision.break_even]))
     return Section(
         id="matrix",
         title="Decision matrix",
