@@ -23,9 +23,9 @@ from whet.core.spec import EngineSpec
 from whet.core.units import human_duration, ns_to_s
 from whet.engines import get_profile
 from whet.engines.starved import watched
-from whet.flow.serving import CannotServe, plain_variant, resolve_alone
+from whet.flow.serving import CannotServe, plain_variant, resolve_alone, trial_on
 from whet.levers.counters import counter_change
-from whet.load import TrialPlan, run_trial
+from whet.load import TrialPlan
 from whet.load.plan import TEMPERATURE, Workload, describe_requests
 
 _AGREES: Final = 0.01
@@ -149,10 +149,4 @@ def replay(server: Server, what: str, prompts: Sequence[Ids], block_size: int) -
         calls=calls,
         workers=1,
     )
-    return run_trial(
-        server.base_url,
-        server.model_name,
-        plan=plan,
-        memory=lambda: None,
-        alive=server.ensure_alive,
-    )
+    return trial_on(server, plan)

@@ -81,8 +81,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """The scripted engine, trials and answers in this process."""
     bench = WorkerBench(engine=GuardedStand(), speeds=SPEEDS, passes=True)
     monkeypatch.setattr("whet.flow.run.check.preflight.get_engine", EngineFor(bench.engine))
-    for module in ("measure.session", "measure.find_rate"):
-        monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", bench.run_trial)
+    monkeypatch.setattr("whet.flow.serving.run_trial", bench.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
     monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", bench.measure_quality)
     monkeypatch.setattr(
