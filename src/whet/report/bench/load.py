@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures
 from whet.metrics.usable import usable_trials
 from whet.metrics.window import first_wave, steady_requests, whole_run
-from whet.report.bench.vllm_json import Selection
+from whet.report.bench.vllm_json import VALUES, Selection
 from whet.report.document import (
     Bullets,
     Fact,
@@ -139,14 +139,8 @@ def _latencies(figures: Sequence[RequestFigures], selection: Selection) -> Table
 
 def _values_ms(figures: Sequence[RequestFigures], name: str) -> list[Floats]:
     """Return one array per request that has values: all its gaps, or its one value."""
-    values: dict[str, Callable[[RequestFigures], Sequence[float | None]]] = {
-        "ttft": lambda item: [item.ttft_ns],
-        "tpot": lambda item: [] if item.tpot_ns is None else [item.tpot_ns],
-        "itl": lambda item: item.itl_ns,
-        "e2el": lambda item: [item.e2e_ns],
-    }
-    arrays = [np.asarray(values[name](item), dtype=float) / NS_PER_MS for item in figures]
-    return [array for array in arrays if len(array)]
+    values = ([ns for ns in VALUES[name](item) if ns is not None] for item in figures)
+    return [np.asarray(each, dtype=float) / NS_PER_MS for each in values if each]
 
 
 def _quantile(groups: Sequence[Floats], name: str, p: float) -> Estimate | None:

@@ -31,13 +31,14 @@ from whet.metrics.window import first_wave, steady_requests
 SCHEMA_VERSION: Final = 1
 METRICS: Final = ("ttft", "tpot", "itl", "e2el")
 
-_VALUES: Final[dict[str, Callable[[RequestFigures], Sequence[float | None]]]] = {
+VALUES: Final[dict[str, Callable[[RequestFigures], Sequence[float | None]]]] = {
     "ttft": lambda f: [f.ttft_ns],
     "ttft_from_send": lambda f: [f.ttft_from_send_ns],
     "tpot": lambda f: [f.tpot_ns],
     "itl": lambda f: f.itl_ns,
     "e2el": lambda f: [f.e2e_ns],
 }
+"""The values of one request in ns; None is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +89,7 @@ def vllm_result(
     }
     names = [name for name in METRICS if name in selection.metrics]
     for name in [*names, *(["ttft_from_send"] if "ttft" in names else [])]:
-        values = [value for item in figures for value in _VALUES[name](item) if value is not None]
+        values = [value for item in figures for value in VALUES[name](item) if value is not None]
         result |= _statistics(name, np.asarray(values) / NS_PER_MS, selection.percentiles)
     burst = [item.ttft_ns for e in first_wave(trial) if (item := request_figures(e)) is not None]
     if burst:

@@ -125,12 +125,9 @@ def certainty(chosen: Recommendation) -> str:
     if chosen.result == "certified":
         return chosen.result
     if chosen.starts_needed is None:
-        return f"{chosen.result}, {ONE_START}" if _one_start(chosen) else chosen.result
+        one_start = chosen.cost_per_1m_tokens.low is None
+        return f"{chosen.result}, {ONE_START}" if one_start else chosen.result
     return f"{chosen.result}, needs {plural(chosen.starts_needed, 'start')} of each"
-
-
-def _one_start(chosen: Recommendation) -> bool:
-    return chosen.cost_per_1m_tokens.low is None
 
 
 def headline(decision: Decision) -> tuple[str, str]:

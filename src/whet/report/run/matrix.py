@@ -8,7 +8,7 @@ from whet.core.format import plural
 from whet.core.records.decision import Decision, MatrixEntry
 from whet.core.records.predicted import PredictedVariant
 from whet.core.run import Run
-from whet.report.document import Bullets, Cell, Column, Node, Row, Section, Table, Tone
+from whet.report.document import Bullets, Cell, Node, Section, Table, Tone, table
 from whet.report.run.common import is_corner, is_win, target_words, tolerance_words
 from whet.report.run.predicted import cheaper_by_prediction
 from whet.report.text import DASH, shown
@@ -51,21 +51,14 @@ def _tables(decision: Decision, predicted: Mapping[str, PredictedVariant]) -> It
             alike.setdefault(column, []).append(t)
         shown_at = [_shown_tolerance(limits, decision) for limits in alike.values()]
         heads = [", ".join(map(tolerance_words, limits)) for limits in alike.values()]
-        yield Table(
-            caption=f"Cheapest variant that qualifies on {tier}",
-            columns=[Column(name="your objective"), *(Column(name=head) for head in heads)],
-            rows=[
-                Row(
-                    cells=[
-                        Cell(text=target_words(target)),
-                        *(
-                            _entry(entries.get((tier, target, t)), decision, predicted)
-                            for t in shown_at
-                        ),
-                    ]
-                )
-                for target in targets
-            ],
+        rows = [
+            [_entry(entries.get((tier, target, t)), decision, predicted) for t in shown_at]
+            for target in targets
+        ]
+        yield table(
+            f"Cheapest variant that qualifies on {tier}",
+            ["your objective", *heads],
+            ([target_words(t), *cells] for t, cells in zip(targets, rows, strict=True)),
         )
 
 
