@@ -27,7 +27,7 @@ from whet.core.records.quality_checks import (
     TokenIdentity,
 )
 from whet.core.records.summary import CellSummary, Estimate
-from whet.decision.ratios import saving_between_machines
+from whet.decision.recommend import saving_between_machines
 
 FP16, AWQ = cell("fp16", 8, 1.00, 150), cell("awq", 8, 0.60, 150)
 

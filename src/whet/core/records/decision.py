@@ -52,11 +52,11 @@ class MatrixEntry:
     ttft_target_ms: float
     quality_tolerance: float
     outcome: MatrixOutcome
-    variant: str | None
-    batch_size: LoadPoint | None
-    cost_per_1m_tokens: Estimate | None
-    ttft_p95_ms: Estimate | None
-    tps_mean: Estimate | None
+    variant: str | None = None
+    batch_size: LoadPoint | None = None
+    cost_per_1m_tokens: Estimate | None = None
+    ttft_p95_ms: Estimate | None = None
+    tps_mean: Estimate | None = None
     reason: str
     fleet: Fleet | None = None
 
