@@ -7,7 +7,7 @@ from typing import Final
 
 from whet.core.format import number, plural
 from whet.core.load_point import LoadPoint, Rate
-from whet.core.records.decision import Decision, MatrixEntry, Recommendation
+from whet.core.records.decision import Decision, Recommendation
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
@@ -101,16 +101,6 @@ def target_words(ttft_ms: float) -> str:
 def tolerance_words(tolerance: float) -> str:
     """``< 1% perplexity``."""
     return f"< {100 * tolerance:g}% perplexity"
-
-
-def is_corner(chosen: Recommendation | None, entry: MatrixEntry | None) -> bool:
-    """Whether an entry of the matrix is the one that the recommendation was made for."""
-    return (
-        chosen is not None
-        and entry is not None
-        and (chosen.tier, chosen.ttft_target_ms, chosen.quality_tolerance)
-        == (entry.tier, entry.ttft_target_ms, entry.quality_tolerance)
-    )
 
 
 def is_win(decision: Decision) -> bool:

@@ -17,7 +17,7 @@ ORDER = 30
 
 def build(run: Run) -> Section | None:
     """Every chart that holds a figure."""
-    charts = list(_load_charts(run))
+    charts = list(_charts(run))
     if not charts:
         return None
     return Section(id="load", title="Under load", group="Speed", nodes=charts)
@@ -30,7 +30,7 @@ def _batch_axis(run: Run) -> Axis:
     return Axis(title=title, scale="category", order=order)
 
 
-def _load_charts(run: Run) -> Iterator[Chart]:
+def _charts(run: Run) -> Iterator[Chart]:
     targets = run.spec.objective.ttft_ms if run.spec else ()
     for metric in metrics_in("charts"):
         sign, unit = metric.sign, metric.axis or metric.unit

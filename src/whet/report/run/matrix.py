@@ -9,7 +9,7 @@ from whet.core.records.decision import Decision, MatrixEntry
 from whet.core.records.predicted import PredictedVariant
 from whet.core.run import Run
 from whet.report.document import Bullets, Cell, Node, Section, Table, Tone, table
-from whet.report.run.common import is_corner, is_win, target_words, tolerance_words
+from whet.report.run.common import is_win, target_words, tolerance_words
 from whet.report.run.predicted import cheaper_by_prediction
 from whet.report.text import DASH, shown
 
@@ -86,7 +86,12 @@ def _entry(
         servers = plural(entry.fleet.servers, "server")
         cost = f"${entry.fleet.usd_per_month:,.0f} a month ({servers}), {cost}"
     latency = f"TTFT p95 {shown(entry.ttft_p95_ms).marked} ms"
-    chosen = is_corner(decision.recommendation, entry)
+    best = decision.recommendation
+    chosen = best is not None and (best.tier, best.ttft_target_ms, best.quality_tolerance) == (
+        entry.tier,
+        entry.ttft_target_ms,
+        entry.quality_tolerance,
+    )
     tone: Tone = "good" if chosen and is_win(decision) else "strong" if chosen else "plain"
     detail = f"{cost}, {latency}; {entry.outcome}"
     return Cell(text=title, tone=tone, detail=f"{detail}; {cheaper}" if cheaper else detail)
