@@ -30,12 +30,8 @@ from whet.metrics.estimates import (
     certified_from,
     quantile_estimate,
 )
-from whet.metrics.measured import CellContext, meets
-from whet.metrics.quantiles import (
-    clustered_mean,
-    clustered_quantile,
-    more_samples,
-)
+from whet.metrics.measured import UNPRICED, meets
+from whet.metrics.quantiles import clustered_mean, clustered_quantile, more_samples
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.usable import MAX_ERROR_SHARE
 
@@ -104,9 +100,8 @@ def attainment(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> Estim
     An error is a miss, and so is an unknown figure (``summary.meets``). None without requests.
     """
     limit_ms = {bound.metric: bound.limit_ms for bound in bounds}
-    cell = CellContext(
-        price_usd_per_hour=0.0,
-        memory_kind="device",
+    cell = replace(
+        UNPRICED,
         ttft_ms=limit_ms.get("ttft"),
         tpot_ms=limit_ms.get("tpot"),
         e2e_ms=limit_ms.get("e2e"),

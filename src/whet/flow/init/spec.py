@@ -44,14 +44,6 @@ _LOADS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FirstSpec:
-    """A spec that can run, as text, and what is said about it."""
-
-    text: str
-    lines: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Choice:
     """Everything that the text is made of."""
 
@@ -68,8 +60,8 @@ class _Choice:
     longest: int
 
 
-def first_spec(options: InitOptions, file: Path) -> FirstSpec:
-    """Read the log and the checkpoint's small files, and propose a spec to be written to ``file``.
+def first_spec(options: InitOptions, file: Path) -> tuple[str, list[str]]:
+    """Return the text of a spec for ``file`` and the lines to print, from log and checkpoint.
 
     Raises ``UsageError`` for a log that cannot be read or is too small, ``CheckpointError`` for a
     checkpoint that cannot be read, ``InfeasibleError`` where the model does not fit the device.
@@ -106,7 +98,7 @@ def first_spec(options: InitOptions, file: Path) -> FirstSpec:
         choice, checked = _fitted(choice, checkpoints, planned)
     head = f"Written by whet init from {log.path.name} for {_device_words(device)}."
     text = spec_text(head, _data(choice), _notes(choice))
-    return FirstSpec(text=text, lines=tuple(_lines(choice, checked, file)))
+    return text, list(_lines(choice, checked, file))
 
 
 def _quality_tokens(log: TrafficLog) -> int:

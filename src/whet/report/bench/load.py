@@ -13,9 +13,10 @@ from whet.core.records.objective import Bound, Constraint
 from whet.core.records.summary import Estimate
 from whet.core.redact import one_line
 from whet.core.units import NS_PER_MS
-from whet.metrics import METRICS, UNPRICED, metrics_in, request_figures, summarise
+from whet.metrics import METRICS, UNPRICED, metrics_in, summarise
 from whet.metrics.drift import drifts_of
 from whet.metrics.estimates import Floats, quantile_estimate
+from whet.metrics.measured import steady_figures
 from whet.metrics.metric import CounterMetric, RateMetric
 from whet.metrics.objective import attainment, goodput_text, judge
 from whet.metrics.quantiles import clustered_quantile
@@ -62,12 +63,11 @@ def load_section(
         nodes.append(Paragraph(text=f"prefix hit rate to expect: {expected_hit_rate:.3g}"))
     steady = [event for trial in good for event in steady_requests(trial)]
     if good:
-        figures = [item for event in steady if (item := request_figures(event)) is not None]
         nodes += [
             Bullets(items=list(_drifts(good)), tone="warn"),
             Facts(items=list(_rates(good))),
             Paragraph(text=_NOTE, tone="muted"),
-            _latencies(figures, selection),
+            _latencies(steady_figures(good), selection),
         ]
     nodes += _objectives(steady, bounds, constraints)
     title = f"{len(events) - failures.total()} of {len(events)} requests answered"

@@ -23,6 +23,7 @@ from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_ms, ns_to_s
 from whet.metrics import request_figures
 from whet.metrics.counted import acceptance_length, prefix_hit_rate
 from whet.metrics.drift import drifts_of
+from whet.metrics.measured import steady_figures
 from whet.metrics.objective import attainment
 from whet.metrics.requests import RequestFigures
 from whet.metrics.usable import trial_problem
@@ -63,8 +64,7 @@ def vllm_result(
     """
     events = trial.requests
     all_figures = [request_figures(event) for event in events]
-    steady = steady_requests(trial)
-    figures = [item for event in steady if (item := request_figures(event)) is not None]
+    figures = steady_figures([trial])
     start_ns = min((event.scheduled_ns for event in events), default=0)
     seconds = ns_to_s(max((event.ended_ns for event in events), default=0) - start_ns)
     done = [event for event in events if event.error is None]

@@ -25,7 +25,7 @@ from whet.flow.run.traffic.lengths import lacks_lengths, measure_lengths
 from whet.flow.run.workers.cluster import as_error
 from whet.flow.run.workers.merge import known_files, merge
 from whet.flow.run.workers.session import Files, Job, Outcome, label, pack, worker_job
-from whet.metrics import CellContext, summarise
+from whet.metrics import UNPRICED, summarise
 from whet.metrics.window import window_s
 from whet.metrics.worker_check import describe_check, judge_workers
 
@@ -106,7 +106,7 @@ def _short(plan: Plan, per_slot: int) -> Plan:
 def _speed(record: TrialRecord | None, point: LoadPoint) -> tuple[float, float]:
     """Output tokens per second of a window, and the seconds it took."""
     assert record is not None
-    cell = summarise([record], cell=CellContext(price_usd_per_hour=0.0, memory_kind="device"))
+    cell = summarise([record], cell=UNPRICED)
     speed = None if cell.tps_mean is None else cell.tps_mean.value
     # A rate fixes the throughput of an open loop; there a disturbed server writes more slowly.
     if isinstance(point, Rate):
