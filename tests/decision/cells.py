@@ -147,7 +147,6 @@ def tier(cells: Sequence[CellSummary], **changes: Any) -> TierInputs:
 
 def decided(
     *tiers: TierInputs,
-    speculation_pairs: dict[str, str] | None = None,
     reference: str = "fp16",
     **objective: Any,
 ) -> Decision:
@@ -157,7 +156,6 @@ def decided(
             reference=reference,
             tiers=tiers,
             objective=ObjectiveSpec(**objective),
-            speculation_pairs=speculation_pairs or {},
         )
     )
 

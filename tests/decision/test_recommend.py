@@ -27,7 +27,7 @@ from whet.core.records.quality_checks import (
     TokenIdentity,
 )
 from whet.core.records.summary import CellSummary, Estimate
-from whet.decision.ratios import saving_between_machines
+from whet.decision.recommend import saving_between_machines
 
 FP16, AWQ = cell("fp16", 8, 1.00, 150), cell("awq", 8, 0.60, 150)
 
@@ -252,9 +252,7 @@ def test_the_cheapest_tier_is_recommended_against_the_baselines_cheapest() -> No
 
 
 def test_the_decision_survives_its_json_form() -> None:
-    decision = decided(
-        tier([FP16, AWQ, cell("awq+spec", 8, 0.5, 150)]), speculation_pairs={"awq+spec": "awq"}
-    )
+    decision = decided(tier([FP16, AWQ, cell("awq+spec", 8, 0.5, 150)]))
     assert decode(Decision, encode(decision)) == decision
 
 

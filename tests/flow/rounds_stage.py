@@ -180,8 +180,7 @@ def patch_declared(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], Declar
 
 def build_bench(monkeypatch: pytest.MonkeyPatch, made: Bench | None = None) -> Bench:
     made = made or Bench()
-    for module in ("measure.session", "measure.find_rate"):
-        monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", made.run_trial)
+    monkeypatch.setattr("whet.flow.serving.run_trial", made.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
     monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", made.measure_quality)
     return made

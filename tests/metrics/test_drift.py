@@ -9,7 +9,6 @@ import pytest
 from scipy.stats import linregress, t
 
 from tests.metrics.events import event, trial
-from whet.core.errors import MeasurementError, UsageError
 from whet.metrics.drift import drift, drifts_of
 from whet.metrics.estimates import Floats
 
@@ -27,23 +26,6 @@ def noise(count: int, *, seed: int = 0, phi: float = 0.0) -> Floats:
 
 def each_second(count: int) -> list[int]:
     return [i * SECOND for i in range(count)]
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_value_that_is_no_number_is_refused(bad: float) -> None:
-    values = [1.0] * 60 + [bad]
-    with pytest.raises(MeasurementError, match="leave failed requests out"):
-        drift(each_second(61), values)
-
-
-def test_input_that_does_not_fit_together_is_refused() -> None:
-    with pytest.raises(MeasurementError, match="one time a figure"):
-        drift(each_second(59), [1.0] * 60)
-    with pytest.raises(MeasurementError, match="order of their end"):
-        drift(each_second(60)[::-1], [1.0] * 60)
-    for change in (0, -1, math.nan):
-        with pytest.raises(UsageError, match="greater than 0"):
-            drift(each_second(60), [1.0] * 60, max_change=change)
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 49])
@@ -68,8 +50,6 @@ def test_a_straight_rise_has_its_slope() -> None:
 def test_a_fall_drifts_too_and_a_small_slope_does_not() -> None:
     assert drift(each_second(200), [110 - 0.1 * i for i in range(200)]).verdict == "drifting"
     assert drift(each_second(200), [100 + 0.01 * i for i in range(200)]).verdict == "steady"
-    small = drift(each_second(200), [100 + 0.01 * i for i in range(200)], max_change=0.01)
-    assert small.verdict == "drifting"
 
 
 def test_a_drift_shows_through_noise() -> None:

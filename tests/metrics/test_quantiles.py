@@ -64,11 +64,6 @@ def test_half_the_width_wants_four_times_the_samples() -> None:
     assert more_samples(estimate(5, 5, 5, samples=7), 0.01) == 0
 
 
-def test_a_percentile_wants_its_floor_at_least() -> None:
-    assert more_samples(estimate(10, 9, 11, samples=100), 0.1, p=0.95) == 30
-    assert more_samples(estimate(10, 9, 11, samples=100), 0.05, p=0.95) == 300
-
-
 @pytest.mark.parametrize("open_end", [None, estimate(10, None, 11), estimate(0, -1, 1)])
 def test_nothing_says_how_many_more_without_an_interval(open_end: Estimate | None) -> None:
     assert more_samples(open_end, 0.1) is None

@@ -15,7 +15,6 @@ from tests.report.run_texts import (
     speed,
 )
 from whet.core.records.decision import (
-    BreakEven,
     CellDecision,
     Decision,
     Excluded,
@@ -221,22 +220,6 @@ def decision(texts: Texts) -> Decision:
         reference="fp16",
         matrix=tuple(matrix),
         pareto=(("fp16", 32), ("awq+cache", 32)),
-        break_even=(
-            BreakEven(
-                candidate="awq+draft",
-                reference="awq",
-                pays_up_to=8,
-                stops_at=16,
-                sentence="awq+draft beats awq up to concurrency 8 and gains nothing from 16 on.",
-            ),
-            BreakEven(
-                candidate="awq+draft+cache",
-                reference="awq+cache",
-                pays_up_to=8,
-                stops_at=16,
-                sentence="awq+draft+cache beats awq+cache up to concurrency 8.",
-            ),
-        ),
         excluded=(
             Excluded(variant=FAILED[0], batch_size=FAILED[1], reason=texts.failure),
             Excluded(

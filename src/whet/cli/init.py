@@ -28,9 +28,9 @@ def init(
     if options.traffic is not None:
         from whet.flow.init.spec import first_spec
 
-        made = first_spec(options, path)
-        write_atomic(path, made.text)
-        for line in made.lines:
+        text, lines = first_spec(options, path)
+        write_atomic(path, text)
+        for line in lines:
             print_line(line)
         return
     if options.device is not None:

@@ -28,7 +28,7 @@ def plan(
     """
     from whet.flow.plan.document import memory_section, plan_json, plan_section
     from whet.flow.plan.plan import make_memory_table, make_plan
-    from whet.flow.plan.spec import spec_text
+    from whet.flow.plan.spec import planned_spec
     from whet.flow.run.check.checkpoints import open_checkpoints
     from whet.report.writers.console import print_sections
 
@@ -51,7 +51,7 @@ def plan(
     for doubt in made.traffic.doubts:
         output.observer().warn(doubt)
     if options.spec is not None:
-        write_atomic(options.spec, spec_text(made, model, options.spec))
+        write_atomic(options.spec, planned_spec(made, model, options.spec))
     if output.json:
         print_json(plan_json(made))
         return

@@ -40,8 +40,11 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-def yaml_text(data: object, *, style: str | None = None) -> str:
-    """``data`` as a YAML document; text of other scripts stays readable, the rest is escaped."""
+def yaml_text(data: object, *, style: str | None = None, flow: bool | None = False) -> str:
+    """``data`` as a YAML document; text of other scripts stays readable, the rest is escaped.
+
+    ``flow`` None writes the innermost collections on one line.
+    """
 
     def dumped(readable: bool) -> str:
         return yaml.dump(
@@ -51,6 +54,7 @@ def yaml_text(data: object, *, style: str | None = None) -> str:
             width=float("inf"),
             allow_unicode=readable,
             default_style=style,
+            default_flow_style=flow,
         )
 
     text = dumped(readable=True)

@@ -1,4 +1,4 @@
-"""What to deploy: matrix, Pareto front, where speculation stops paying, recommendation."""
+"""What to deploy: matrix, Pareto front, recommendation."""
 
 from whet.decision.decide import decide
 from whet.decision.inputs import DecisionInputs, TierInputs

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from whet.core.records.decision import BreakEven, Decision, Excluded, MatrixEntry
+from whet.core.records.decision import (
+    CellDecision,
+    Decision,
+    Excluded,
+    MatrixEntry,
+    Recommendation,
+)
 from whet.core.records.summary import Difference
-from whet.decision.break_even import find_break_even
-from whet.decision.eligible import EligibleCell, split_eligible
+from whet.decision.eligible import EligibleCell, passes_somewhere, split_eligible
 from whet.decision.inputs import DecisionInputs
-from whet.decision.matrix import best_at, recommended_point, slo_points
-from whet.decision.pareto import pareto_front
+from whet.decision.matrix import best_at, recommended_point, result_at, slo_points, unmet
 from whet.decision.recommend import recommend
 from whet.decision.select import confirmation, tested_differences
-from whet.decision.status import cell_decisions
+
+_Point = tuple[float, float, float]
+"""Cost, tail TTFT and perplexity ratio."""
 
 
 def decide(inputs: DecisionInputs) -> Decision:
-    """Return the matrix over every tier, the fronts, the break-even points and a recommendation.
+    """Return the matrix over every tier, the fronts and a recommendation.
 
     A cell that is unfinished, had errors or lacks evidence is in ``excluded`` and nowhere else.
     Each tier has its own Pareto front. If nothing qualifies, nothing is raised: the matrix says
@@ -27,29 +34,23 @@ def decide(inputs: DecisionInputs) -> Decision:
     excluded: list[Excluded] = []
     matrix: list[MatrixEntry] = []
     front: list[EligibleCell] = []
-    break_even: list[BreakEven] = []
     differences: list[Difference] = []
     for tier in inputs.tiers:
         counted, dropped = split_eligible(tier)
         eligible += counted
         excluded += dropped
         matrix += [best_at(counted, point) for point in slo_points(tier.tier, inputs.objective)]
-        front += pareto_front(counted)
-        measured = {item.place for item in counted}
-        break_even += find_break_even(
-            measured, inputs.speculation_pairs, tier.throughput, tier.tier
-        )
+        front += _pareto_front(counted)
         differences += tested_differences(counted, tier, inputs)
     chosen = recommend(eligible, inputs)
     if chosen is None:
         excluded += _not_confirmed(eligible, inputs)
-    cells = cell_decisions(inputs, eligible, excluded, chosen)
+    cells = _statuses(inputs, eligible, excluded, chosen)
     return Decision(
         baseline=inputs.baseline,
         reference=inputs.reference,
         matrix=tuple(matrix),
         pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.batch_size) for item in front)),
-        break_even=tuple(break_even),
         excluded=tuple(excluded),
         recommendation=chosen,
         cells=cells,
@@ -72,3 +73,61 @@ def _not_confirmed(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> 
                 tier=tier.tier,
                 kind="not confirmed",
             )
+
+
+def _statuses(
+    inputs: DecisionInputs,
+    eligible: Sequence[EligibleCell],
+    excluded: Sequence[Excluded],
+    chosen: Recommendation | None,
+) -> tuple[CellDecision, ...]:
+    """Return the status of every cell, judged at the recommended point of its tier."""
+    kinds = {(item.tier, item.variant, item.batch_size): item.kind for item in excluded}
+    by_cell = {(x.tier, x.cell.variant, x.cell.batch_size): x for x in eligible}
+    statuses = []
+    for tier in inputs.tiers:
+        point = recommended_point(tier.tier, inputs.objective)
+        for cell in tier.cells:
+            key = (tier.tier, cell.variant, cell.batch_size)
+            status = CellDecision(
+                variant=cell.variant, batch_size=cell.batch_size, tier=tier.tier, status="qualifies"
+            )
+            own = next((k for k in (key, (tier.tier, cell.variant, None)) if k in kinds), None)
+            if own is not None:
+                status = replace(status, status="excluded", detail=kinds[own])
+            elif missed := unmet(by_cell[key], point):
+                status = replace(status, status="misses", detail=", ".join(missed))
+            elif chosen is not None and key == (chosen.tier, chosen.variant, chosen.batch_size):
+                status = replace(status, status="recommended")
+            elif result_at(by_cell[key], point) == "point estimate":
+                status = replace(status, detail="as a point estimate")
+            if status.status in ("recommended", "qualifies"):
+                status = replace(status, limits=by_cell[key].limits)
+            statuses.append(status)
+    return tuple(statuses)
+
+
+def _pareto_front(eligible: Sequence[EligibleCell]) -> list[EligibleCell]:
+    """Return the cells that no other dominates, cheapest first.
+
+    A cell dominates another if it is at least as good in all three figures and better in one. A
+    variant that is unfit, or whose quality passes no tolerance, is not on the front.
+    """
+    points = [(point, item) for item in eligible if (point := _point(item)) is not None]
+    front = [
+        item for point, item in points if not any(_dominates(other, point) for other, _ in points)
+    ]
+    return sorted(front, key=lambda item: (item.usd, item.cell.variant, item.cell.batch_size))
+
+
+def _point(item: EligibleCell) -> _Point | None:
+    record = item.quality
+    if record is None or record.perplexity_ratio is None or item.unfit is not None:
+        return None
+    if not passes_somewhere(record):
+        return None
+    return item.usd, item.ttft.value, record.perplexity_ratio.value
+
+
+def _dominates(left: _Point, right: _Point) -> bool:
+    return left != right and all(a <= b for a, b in zip(left, right, strict=True))

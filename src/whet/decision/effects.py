@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from whet.core.flags import drop_kv_sizing
 from whet.core.load_point import LoadPoint
@@ -91,8 +90,6 @@ def _effects(
 
 def better_above_1(change: Difference) -> Estimate:
     """The ratio of a difference, inverted for a metric where less is better."""
-    old = change.ratio
     if METRICS[change.metric].better == "higher":
-        return old
-    low, high = (None if end is None else 1 / end for end in (old.high, old.low))
-    return replace(old, value=1 / old.value, low=low, high=high)
+        return change.ratio
+    return change.ratio.mapped(lambda ratio: 1 / ratio, falling=True)

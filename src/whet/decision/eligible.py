@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whet.core.load_point import Rate
-from whet.core.records.decision import Excluded, ExclusionKind, Fleet
+from whet.core.records.decision import Excluded, Fleet
 from whet.core.records.evidence import SUFFICIENT, Verdict
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic, GateVerdict
@@ -61,20 +61,17 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
     """
     eligible, excluded = [], []
     for cell in inputs.cells:
-        reasons: dict[ExclusionKind, str | None] = {
-            _unfinished_kind(cell): _unfinished(cell),
-            "degenerate text": _garbled(inputs.degenerate.get(cell.variant)),
-            "evidence": unproved(cell, inputs.verdicts),
-        }
-        kind, reason = next(((k, why) for k, why in reasons.items() if why), (None, None))
-        if reason is not None:
+        claim = unproved(cell, inputs.verdicts)
+        why = _unfinished(cell) or _garbled(inputs.degenerate.get(cell.variant))
+        why = why or (None if claim is None else ("evidence", claim))
+        if why is not None:
             excluded.append(
                 Excluded(
                     variant=cell.variant,
                     batch_size=cell.batch_size,
-                    reason=reason,
+                    reason=why[1],
                     tier=inputs.tier,
-                    kind=kind,
+                    kind=why[0],
                 )
             )
         elif cell.cost_per_1m_tokens is not None and cell.ttft_p95_ms is not None:
@@ -105,32 +102,28 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
     return eligible, excluded
 
 
-def _unfinished_kind(cell: CellSummary) -> ExclusionKind:
-    if cell.status != "complete":
-        return cell.status
-    return "failed requests" if cell.errors else "no figures"
-
-
-def _unfinished(cell: CellSummary) -> str | None:
+def _unfinished(cell: CellSummary) -> Unfit | None:
     """Return why a cell's figures are not a result, or None."""
     if cell.status != "complete":
-        return f"the cell is {cell.status}" + (f": {cell.failure}" if cell.failure else "")
+        why = f": {cell.failure}" if cell.failure else ""
+        return cell.status, f"the cell is {cell.status}{why}"
     if cell.errors:
-        return f"{cell.errors} of {cell.requests + cell.errors} requests failed"
+        total = cell.requests + cell.errors
+        return "failed requests", f"{cell.errors} of {total} requests failed"
     missing = [
         name
         for name, figure in (("cost", cell.cost_per_1m_tokens), ("TTFT p95", cell.ttft_p95_ms))
         if figure is None
     ]
-    return f"no {' and no '.join(missing)} was measured" if missing else None
+    return ("no figures", f"no {' and no '.join(missing)} was measured") if missing else None
 
 
-def _garbled(timed: DegenerateTraffic | None) -> str | None:
+def _garbled(timed: DegenerateTraffic | None) -> Unfit | None:
     """Return that the timed answers are degenerate text, or None."""
     if timed is None or timed.verdict != "fail":
         return None
     reason = timed.reason or f"{sum(count for _, count in timed.found)} of {timed.answers}"
-    return f"its timed answers are degenerate text: {reason}"
+    return "degenerate text", f"its timed answers are degenerate text: {reason}"
 
 
 def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:

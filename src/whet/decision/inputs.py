@@ -52,12 +52,10 @@ class TierInputs:
 class DecisionInputs:
     """All inputs of ``decide``.
 
-    ``reference`` is the variant that savings are against; ``speculation_pairs`` maps each variant
-    with speculation to the same variant without it.
+    ``reference`` is the variant that savings are against.
     """
 
     baseline: str
     reference: str
     tiers: Sequence[TierInputs]
     objective: ObjectiveSpec
-    speculation_pairs: Mapping[str, str] = field(default_factory=dict)

@@ -23,11 +23,7 @@ class SloPoint:
     tier: str
     ttft_ms: float
     tolerance: float
-    tpot_ms: float | None = None
-    e2e_ms: float | None = None
-    burst_ttft_ms: float | None = None
-    min_acceptance_rate: float | None = None
-    min_prefix_hit_rate: float | None = None
+    objective: ObjectiveSpec
 
     def missed_by(self, cell: CellSummary) -> list[str]:
         """Return the names of the latencies whose figure is not below its limit."""
@@ -41,9 +37,9 @@ class SloPoint:
         """Return (metric, limit, figure) of each latency that has a limit, all at p95."""
         latencies = (
             ("ttft_p95_ms", self.ttft_ms),
-            ("tpot_p95_ms", self.tpot_ms),
-            ("e2e_p95_ms", self.e2e_ms),
-            ("burst_ttft_p95_ms", self.burst_ttft_ms),
+            ("tpot_p95_ms", self.objective.tpot_ms),
+            ("e2e_p95_ms", self.objective.e2e_ms),
+            ("burst_ttft_p95_ms", self.objective.burst_ttft_ms),
         )
         return [
             (METRICS[name], limit, cell.estimate(name))
@@ -54,8 +50,8 @@ class SloPoint:
     def below_floor(self, cell: CellSummary) -> list[tuple[str, float, float]]:
         """Return (name, floor, rate) of each rate below its floor, of levers that are on."""
         rates = (
-            ("acceptance rate", self.min_acceptance_rate, cell.acceptance_rate),
-            ("prefix hit rate", self.min_prefix_hit_rate, cell.prefix_hit_rate),
+            ("acceptance rate", self.objective.min_acceptance_rate, cell.acceptance_rate),
+            ("prefix hit rate", self.objective.min_prefix_hit_rate, cell.prefix_hit_rate),
         )
         return [
             (name, floor, rate)
@@ -67,16 +63,7 @@ class SloPoint:
 def slo_points(tier: str, objective: ObjectiveSpec) -> list[SloPoint]:
     """Return every pair of a TTFT target and a tolerance, in the objective's order."""
     return [
-        SloPoint(
-            tier=tier,
-            ttft_ms=target,
-            tolerance=tolerance,
-            tpot_ms=objective.tpot_ms,
-            e2e_ms=objective.e2e_ms,
-            burst_ttft_ms=objective.burst_ttft_ms,
-            min_acceptance_rate=objective.min_acceptance_rate,
-            min_prefix_hit_rate=objective.min_prefix_hit_rate,
-        )
+        SloPoint(tier=tier, ttft_ms=target, tolerance=tolerance, objective=objective)
         for target in objective.ttft_ms
         for tolerance in objective.quality
     ]
@@ -84,8 +71,12 @@ def slo_points(tier: str, objective: ObjectiveSpec) -> list[SloPoint]:
 
 def recommended_point(tier: str, objective: ObjectiveSpec) -> SloPoint:
     """Return the point that the recommendation is made for."""
-    wanted = (objective.recommend_ttft_ms, objective.recommend_quality)
-    return next(c for c in slo_points(tier, objective) if (c.ttft_ms, c.tolerance) == wanted)
+    return SloPoint(
+        tier=tier,
+        ttft_ms=objective.recommend_ttft_ms,
+        tolerance=objective.recommend_quality,
+        objective=objective,
+    )
 
 
 def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[EligibleCell]:
@@ -124,7 +115,13 @@ def best_at(eligible: Sequence[EligibleCell], point: SloPoint) -> MatrixEntry:
     """Return the matrix entry of one SLO point: the cheapest cell that meets every limit."""
     ranking = qualifying(eligible, point)
     if not ranking:
-        return _no_winner(point, _why_no_winner(eligible, point))
+        return MatrixEntry(
+            tier=point.tier,
+            ttft_target_ms=point.ttft_ms,
+            quality_tolerance=point.tolerance,
+            outcome="none",
+            reason=_why_no_winner(eligible, point),
+        )
     first = ranking[0]
     return MatrixEntry(
         tier=point.tier,
@@ -138,21 +135,6 @@ def best_at(eligible: Sequence[EligibleCell], point: SloPoint) -> MatrixEntry:
         tps_mean=first.cell.tps_mean,
         reason=_why_first(first, best_per_variant(ranking)[1:]),
         fleet=first.fleet,
-    )
-
-
-def _no_winner(point: SloPoint, reason: str) -> MatrixEntry:
-    return MatrixEntry(
-        tier=point.tier,
-        ttft_target_ms=point.ttft_ms,
-        quality_tolerance=point.tolerance,
-        outcome="none",
-        variant=None,
-        batch_size=None,
-        cost_per_1m_tokens=None,
-        ttft_p95_ms=None,
-        tps_mean=None,
-        reason=reason,
     )
 
 

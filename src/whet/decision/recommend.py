@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,7 +22,6 @@ from whet.decision.matrix import (
     result_at,
     uncertified,
 )
-from whet.decision.ratios import saving, saving_between_machines
 from whet.decision.select import best_of, confirmation
 from whet.metrics.pooled import Cell, StartTable
 
@@ -77,7 +77,7 @@ def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recom
     elif reference.tier != best.item.tier:
         saved, difference = saving_between_machines(best.item.cost, reference.cost), None
     else:
-        saved = None if difference is None else saving(difference)
+        saved = None if difference is None else _saving(difference)
     tier = next(tier for tier in inputs.tiers if tier.tier == best.item.tier)
     needed = _starts_needed(best, tier, difference)
     selected = next((each for each in best.selected if each.place == best.item.place), None)
@@ -154,7 +154,7 @@ def _unless_loss(choice: _Choice) -> _Choice:
         note = f"{label} is not cheaper than {usual.cell.variant}{again}: {words.cost(item)}"
     elif change is not None and _is_tie(change):
         note = (
-            f"{label} costs {words.percent(saving(change))} less, which these starts do not "
+            f"{label} costs {words.percent(_saving(change))} less, which these starts do not "
             "distinguish from nothing; they would have shown "
             f"{percent(change.detectable or 0.0)}"
         )
@@ -185,7 +185,7 @@ def _baseline_saving(
         change = tier.throughput.difference(plain.place, item.place, family=0)
         if change is None:
             return None
-        saved = saving(change)
+        saved = _saving(change)
     return saved if saved.value > 0 else None
 
 
@@ -310,3 +310,34 @@ def _lossless(record: QualityRecord | None) -> str | None:
         "no effect of speculation on answers was observed: "
         f"{parity.same} of {parity.prompts} greedy continuations equal the plain server's{own}"
     )
+
+
+def _saving(throughput: Difference) -> Estimate:
+    """1 − cost ÷ the reference's, from the ratio of throughput at one price."""
+    return throughput.ratio.mapped(lambda ratio: 1 - 1 / ratio)
+
+
+def saving_between_machines(cost: Estimate, reference: Estimate) -> Estimate:
+    """1 − cost ÷ reference of two independent figures above 0, with a 95% interval.
+
+    MOVER on the log scale (Zou and Donner, *Statistics in Medicine* 27, 2008): the limits'
+    distances from the points add in squares. Open if either figure has no interval.
+    """
+    value = cost.value / reference.value
+    samples = min(cost.samples, reference.samples)
+    up, down = _arms(cost), _arms(reference)
+    if up is None or down is None:
+        return Estimate(value=1 - value, low=None, high=None, samples=samples)
+    return Estimate(
+        value=1 - value,
+        low=1 - value * math.exp(math.hypot(up[1], down[0])),
+        high=1 - value * math.exp(-math.hypot(up[0], down[1])),
+        samples=samples,
+    )
+
+
+def _arms(figure: Estimate) -> tuple[float, float] | None:
+    """Distances of the lower and the upper limit from the point, on the log scale."""
+    if figure.low is None or figure.high is None or figure.low <= 0:
+        return None
+    return math.log(figure.value / figure.low), math.log(figure.high / figure.value)

@@ -53,11 +53,6 @@ def percent(share: Estimate) -> str:
     return f"{_per_cent(share.value)}{_interval(share, _per_cent)}"
 
 
-def times(change: Estimate) -> str:
-    """``1.42× [1.38 … 1.46]`` from a ratio."""
-    return f"{change.value:.2f}×{_interval(change, lambda value: f'{value:.2f}')}"
-
-
 def cell_label(cell: CellSummary) -> str:
     """``awq at concurrency 8``."""
     return f"{cell.variant} at {load_words(cell.batch_size)}"

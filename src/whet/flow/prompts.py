@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.checkpoint import locate
-from whet.client import CompletionCall
 from whet.core.counters import PREFIX_HITS, PREFIX_QUERIES
 from whet.core.errors import EngineStartError, MeasurementError
 from whet.core.protocols import Observer, Server
@@ -23,10 +22,10 @@ from whet.core.spec import EngineSpec
 from whet.core.units import human_duration, ns_to_s
 from whet.engines import get_profile
 from whet.engines.starved import watched
-from whet.flow.serving import CannotServe, plain_variant, resolve_alone
+from whet.flow.serving import CannotServe, plain_variant, resolve_alone, trial_on
 from whet.levers.counters import counter_change
-from whet.load import TrialPlan, run_trial
-from whet.load.plan import TEMPERATURE, Workload, describe_requests
+from whet.load import TrialPlan
+from whet.load.plan import Workload, describe_requests, to_call
 
 _AGREES: Final = 0.01
 _CPU_POOL_GIB: Final = "2"
@@ -130,16 +129,7 @@ def replay(server: Server, what: str, prompts: Sequence[Ids], block_size: int) -
         )
         for index, ids in enumerate(prompts)
     ]
-    calls = tuple(
-        CompletionCall(
-            prompt_token_ids=each.prompt_token_ids,
-            max_tokens=1,
-            temperature=TEMPERATURE,
-            ignore_eos=True,
-            extra={"cache_salt": salt},
-        )
-        for each in planned
-    )
+    calls = tuple(replace(to_call(each), extra={"cache_salt": salt}) for each in planned)
     facts = describe_requests(planned, block_size=block_size, seed=0)
     plan = TrialPlan(
         variant=what,
@@ -149,10 +139,4 @@ def replay(server: Server, what: str, prompts: Sequence[Ids], block_size: int) -
         calls=calls,
         workers=1,
     )
-    return run_trial(
-        server.base_url,
-        server.model_name,
-        plan=plan,
-        memory=lambda: None,
-        alive=server.ensure_alive,
-    )
+    return trial_on(server, plan)

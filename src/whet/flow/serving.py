@@ -1,16 +1,18 @@
-"""One checkpoint on an engine, outside any run."""
+"""One checkpoint on an engine, outside any run, and one trial on a server that whet started."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from whet.core.errors import EngineStartError
-from whet.core.protocols import Engine
+from whet.core.protocols import Engine, Server
 from whet.core.provenance import find_device
 from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.records.load import TrialRecord
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, EngineSpec
 from whet.engines import get_engine, get_profile
+from whet.load import TrialPlan, run_trial
 
 
 class CannotServe(EngineStartError):
@@ -53,3 +55,14 @@ def resolve_alone(variant: Variant, spec: EngineSpec) -> tuple[Engine, ResolvedE
     if (reason := engine.unsupported(resolved)) is not None:
         raise CannotServe(reason)
     return engine, resolved
+
+
+def trial_on(server: Server, plan: TrialPlan) -> TrialRecord:
+    """Run one trial on a server that whet started; errors as of ``run_trial``."""
+    return run_trial(
+        server.base_url,
+        server.model_name,
+        plan=plan,
+        memory=server.memory_bytes,
+        alive=server.ensure_alive,
+    )

@@ -9,7 +9,6 @@ from typing import Final, Literal
 
 import numpy as np
 
-from whet.core.errors import MeasurementError, UsageError
 from whet.core.records.load import TrialRecord
 from whet.core.records.summary import Estimate
 from whet.core.units import NS_PER_S
@@ -44,48 +43,30 @@ class Drift:
     reason: str | None = None
 
 
-def drift(
-    ended_ns: Sequence[int], values: Sequence[float], *, max_change: float = MAX_CHANGE
-) -> Drift:
+def drift(ended_ns: Sequence[int], values: Sequence[float]) -> Drift:
     """The slope of ``values`` over the time at which their requests ended, in that order.
 
     Least squares on the means of ten consecutive batches. The residuals' lag-1 autocorrelation,
     corrected for its small-sample bias, lowers the effective number of batches behind the 95 %
     interval (Santer et al. 2000, eq. 6). Steady: the interval of the change over the whole time
-    is within ± ``max_change``. Drifting: the change exceeds ``max_change``, and its interval
+    is within ± ``MAX_CHANGE``. Drifting: the change exceeds ``MAX_CHANGE``, and its interval
     leaves out 0 or all ten means follow one another up or down: a bent rise has residuals that go
-    together, which widens the interval. Unknown otherwise. Raises ``MeasurementError`` for a value
-    that is not finite.
+    together, which widens the interval. Unknown otherwise.
     """
-    if not 0 < max_change < math.inf:
-        raise UsageError(f"max_change must be greater than 0 and finite (got {max_change})")
-    if len(ended_ns) != len(values):
-        raise MeasurementError(
-            f"{len(values)} figures have {len(ended_ns)} times", fix="give one time a figure"
-        )
-    data = _finite(values)
+    data = np.asarray(values, dtype=float)
     wanted = _TREND_BATCHES * _PER_BATCH
     if len(data) < wanted:
         return _unknown(f"{len(data)} samples are too few; {wanted} are wanted")
     minutes = (np.asarray(ended_ns, dtype=np.int64) - ended_ns[0]) / _NS_PER_MIN
     length_min, median = float(minutes[-1]), float(np.median(data))
-    if np.any(np.diff(minutes) < 0):
-        raise MeasurementError(
-            "the figures are not in the order of their end", fix="sort them by it"
-        )
     if length_min <= 0 or median <= 0:
         return _unknown("the samples span no time" if length_min <= 0 else "the median is 0")
     slope, half = _trend(_means(minutes), _means(data / median))
     low, high = (None, None) if half is None else (slope - half, slope + half)
     per_min = Estimate(value=slope, low=low, high=high, samples=len(data))
-    change = Estimate(
-        value=slope * length_min,
-        low=None if low is None else low * length_min,
-        high=None if high is None else high * length_min,
-        samples=len(data),
-    )
-    verdict = _verdict(change, max_change)
-    if verdict == "unknown" and abs(change.value) > max_change and _monotone(_means(data)):
+    change = per_min.mapped(lambda share: share * length_min)
+    verdict = _verdict(change)
+    if verdict == "unknown" and abs(change.value) > MAX_CHANGE and _monotone(_means(data)):
         verdict = "drifting"
     return Drift(
         verdict=verdict,
@@ -107,13 +88,13 @@ def drifts_of(trial: TrialRecord) -> dict[str, Drift]:
     }
 
 
-def _verdict(change: Estimate, max_change: float) -> DriftVerdict:
+def _verdict(change: Estimate) -> DriftVerdict:
     if change.low is None or change.high is None:
         return "unknown"
-    if -max_change <= change.low and change.high <= max_change:
+    if change.low >= -MAX_CHANGE and change.high <= MAX_CHANGE:
         return "steady"
     leaves_zero_out = change.low > 0 or change.high < 0
-    return "drifting" if leaves_zero_out and abs(change.value) > max_change else "unknown"
+    return "drifting" if leaves_zero_out and abs(change.value) > MAX_CHANGE else "unknown"
 
 
 def _trend(x: Floats, y: Floats) -> tuple[float, float | None]:
@@ -142,13 +123,6 @@ def _monotone(means: Floats) -> bool:
 
 def _means(values: Floats) -> Floats:
     return np.array([part.mean() for part in np.array_split(values, _TREND_BATCHES)])
-
-
-def _finite(values: Sequence[float]) -> Floats:
-    data = np.asarray(values, dtype=float)
-    if not np.isfinite(data).all():
-        raise MeasurementError("a figure is not a finite number", fix="leave failed requests out")
-    return data
 
 
 def _unknown(reason: str) -> Drift:

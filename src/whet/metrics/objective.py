@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -27,13 +28,9 @@ from whet.metrics.estimates import (
     certified_from,
     quantile_estimate,
 )
-from whet.metrics.measured import CellContext, meets
+from whet.metrics.measured import UNPRICED, meets
 from whet.metrics.objective_text import constraint_text, goodput_text, trimmed
-from whet.metrics.quantiles import (
-    clustered_mean,
-    clustered_quantile,
-    more_samples,
-)
+from whet.metrics.quantiles import clustered_mean, clustered_quantile, more_samples
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.usable import MAX_ERROR_SHARE
 
@@ -46,9 +43,8 @@ def attainment(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> Estim
     An error is a miss, and so is an unknown figure (``summary.meets``). None without requests.
     """
     limit_ms = {bound.metric: bound.limit_ms for bound in bounds}
-    cell = CellContext(
-        price_usd_per_hour=0.0,
-        memory_kind="device",
+    cell = replace(
+        UNPRICED,
         ttft_ms=limit_ms.get("ttft"),
         tpot_ms=limit_ms.get("tpot"),
         e2e_ms=limit_ms.get("e2e"),
@@ -64,9 +60,8 @@ def judge_attainment(
         raise UsageError(f"the share of requests must be between 0 and 1 (got {share})")
     demand = f"{trimmed(100 * Decimal(repr(share)))}% of requests within {goodput_text(bounds)}"
     figure = attainment(events, bounds)
-    answer: Answer = "undecided"
-    if figure is not None and figure.low is not None and figure.high is not None:
-        answer = _decide(-figure.high, -figure.low, -share, inclusive=True)
+    below = None if figure is None else figure.mapped(operator.neg, falling=True)
+    answer = _decide(below, below, -share, inclusive=True)
     judgement = _share_judgement(demand, answer, figure, share)
     return ObjectiveVerdict(verdict=judgement.verdict, judgements=(judgement,))
 
@@ -118,7 +113,7 @@ def _judge(events: Sequence[RequestEvent], constraint: Constraint) -> Judgement:
     if constraint.statistic is None:
         failed = wilson(sum(request_figures(event) is None for event in events), len(events))
         limit = constraint.limit / 100
-        answer = _decide(_low(failed), _high(failed), limit, inclusive=constraint.inclusive)
+        answer = _decide(failed, failed, limit, inclusive=constraint.inclusive)
         return _share_judgement(constraint_text(constraint), answer, failed, limit)
     sample = _sample(events, constraint.metric)
     if constraint.statistic == "mean":
@@ -136,7 +131,7 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
     figure = _shown(quantile_estimate(known + sample.failed * beyond, p), known)
     worst = quantile_estimate(known + (sample.failed + sample.unknown) * beyond, p)
     best = quantile_estimate(sample.unknown * [0.0] + known + sample.failed * beyond, p)
-    answer = _decide(_low(best), _high(worst), constraint.limit, inclusive=constraint.inclusive)
+    answer = _decide(best, worst, constraint.limit, inclusive=constraint.inclusive)
     count = 0 if worst is None else worst.samples
     if answer == "met" and not certified(p, count):
         answer = "undecided"
@@ -162,7 +157,7 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
 
 def _judge_pooled(constraint: Constraint, sample: _Sample, figure: Estimate | None) -> Judgement:
     """Judge a mean, or a percentile of gaps, over the completed requests."""
-    answer = _decide(_low(figure), _high(figure), constraint.limit, inclusive=constraint.inclusive)
+    answer = _decide(figure, figure, constraint.limit, inclusive=constraint.inclusive)
     reason, wanted = None, None
     if sample.unknown:
         answer = "undecided"
@@ -229,7 +224,12 @@ def _values_ns(figures: RequestFigures, metric: str) -> tuple[float, ...] | None
     return (figures.ttft_ns,) if metric == "ttft" else (figures.e2e_ns,)
 
 
-def _decide(low: float | None, high: float | None, limit: float, *, inclusive: bool) -> Answer:
+def _decide(
+    best: Estimate | None, worst: Estimate | None, limit: float, *, inclusive: bool
+) -> Answer:
+    """Met by the upper end of ``worst``, missed by the lower end of ``best``."""
+    low = None if best is None else best.low
+    high = None if worst is None else worst.high
     if high is not None and (high < limit or (inclusive and high == limit)):
         return "met"
     if low is not None and (low > limit or (not inclusive and low == limit)):
@@ -251,11 +251,3 @@ def _wanted(figure: Estimate | None, limit: float) -> int | None:
         return None
     more = more_samples(figure, abs(limit - figure.value) / figure.value)
     return figure.samples + more if more else None
-
-
-def _low(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate.low
-
-
-def _high(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate.high

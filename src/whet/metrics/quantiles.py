@@ -9,7 +9,7 @@ import numpy as np
 
 from whet.core.errors import UsageError
 from whet.core.records.summary import Estimate
-from whet.metrics.estimates import Floats, certified, certified_from, student_t
+from whet.metrics.estimates import Floats, certified, student_t
 
 
 def narrow_enough(estimate: Estimate | None, target: float) -> bool:
@@ -25,12 +25,12 @@ def narrow_enough(estimate: Estimate | None, target: float) -> bool:
     return half <= target * abs(estimate.value)
 
 
-def more_samples(estimate: Estimate | None, target: float, *, p: float | None = None) -> int | None:
+def more_samples(estimate: Estimate | None, target: float) -> int | None:
     """How many samples beyond the present ones ``narrow_enough`` would want, at the √n rate.
 
-    An interval shrinks with 1/√n, so n × (half width ÷ wanted)² samples are wanted in all; with
-    ``p``, at least as many as certify that percentile. 0 where there are enough. None where no
-    interval says how fast it shrinks, or where the figure is 0.
+    An interval shrinks with 1/√n, so n × (half width ÷ wanted)² samples are wanted in all.
+    0 where there are enough. None where no interval says how fast it shrinks, or where the figure
+    is 0.
     """
     half = None if estimate is None else _half_width(estimate, target)
     if estimate is None or half is None or (estimate.value == 0 and half > 0):
@@ -38,8 +38,7 @@ def more_samples(estimate: Estimate | None, target: float, *, p: float | None = 
     wanted = half and estimate.samples * (half / (target * abs(estimate.value))) ** 2
     if not math.isfinite(wanted):
         return None
-    floor = 0 if p is None else certified_from(p)
-    return max(0, floor - estimate.samples, math.ceil(wanted - estimate.samples - 1e-9))
+    return max(0, math.ceil(wanted - estimate.samples - 1e-9))
 
 
 def clustered_mean(groups: Sequence[Floats]) -> Estimate | None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from whet.core.errors import MeasurementError, UsageError
+from whet.core.errors import UsageError
 from whet.core.records.load import RequestEvent
 from whet.core.records.objective import (
     Answer,
@@ -61,16 +61,6 @@ class SearchPlan:
             raise UsageError(
                 "a concurrency is a whole number", fix="give whole numbers to search within"
             )
-        if not 0 < self.tolerance < math.inf:
-            raise UsageError(
-                f"a tolerance of {self.tolerance:g} never ends", fix="give one above 0"
-            )
-        if self.budget < 1 or self.max_effort < 1 or self.look_past < 0:
-            raise UsageError(
-                f"a search of {self.budget} measurements, effort {self.max_effort} and "
-                f"{self.look_past} levels past a miss cannot be run",
-                fix="give 1, 1 and 0 at least",
-            )
 
 
 def judge_search(objective: SearchObjective, events: Sequence[RequestEvent]) -> ObjectiveVerdict:
@@ -107,22 +97,13 @@ def find_saturation(measure: Measure, plan: SearchPlan) -> Saturation:
 def find_knee(points: Sequence[tuple[float, float]]) -> Knee | None:
     """The knee of throughput over load by Kneedle (Satopaa et al. 2011), for a concave rise.
 
-    ``points`` are (level, throughput) in any order. Both axes are scaled to 0…1; the knee is the
-    inner point that is farthest above the diagonal. None for fewer than three levels, a curve
-    whose range is under ``MIN_BEND`` of its top (flat), and one that is never ``MIN_BEND`` above
-    the diagonal (straight, or bent upwards) or only falls. Raises ``MeasurementError`` for a level
-    that occurs twice and for a number that is not finite.
+    ``points`` are (level, throughput), finite, each level once, in any order. Both axes are scaled
+    to 0…1; the knee is the inner point that is farthest above the diagonal. None for fewer than
+    three levels, a curve whose range is under ``MIN_BEND`` of its top (flat), and one that is never
+    ``MIN_BEND`` above the diagonal (straight, or bent upwards) or only falls.
     """
     ordered = sorted(points)
     levels, rates = [level for level, _ in ordered], [rate for _, rate in ordered]
-    if not all(math.isfinite(number) for point in ordered for number in point):
-        raise MeasurementError(
-            "a point of the load curve is not finite", fix="leave failed levels out"
-        )
-    if len(set(levels)) < len(levels):
-        raise MeasurementError(
-            "a level of the load curve occurs twice", fix="give one point a level"
-        )
     if len(ordered) < 3 or max(rates) - min(rates) <= MIN_BEND * max(rates):
         return None
     width, height = levels[-1] - levels[0], max(rates) - min(rates)

@@ -44,17 +44,7 @@ def rate_over_starts(rates: Sequence[float], *, samples: int) -> Estimate:
     logs = None if min(rates) <= 0 else clustered_mean([np.log([rate]) for rate in rates])
     if logs is None:
         return Estimate(value=float(np.mean(rates)), low=None, high=None, samples=samples)
-    return exp_of(replace(logs, samples=samples))
-
-
-def exp_of(logs: Estimate) -> Estimate:
-    """An estimate on the log scale, brought back."""
-    return replace(
-        logs,
-        value=math.exp(logs.value),
-        low=None if logs.low is None else math.exp(logs.low),
-        high=None if logs.high is None else math.exp(logs.high),
-    )
+    return replace(logs, samples=samples).mapped(math.exp)
 
 
 def quantile_over_starts(starts: Sequence[Sequence[Floats]], p: float) -> Estimate | None:

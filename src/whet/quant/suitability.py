@@ -60,11 +60,16 @@ def working_recipes(folder: Path, recipe: RecipeSpec) -> tuple[RecipeSpec, ...]:
     return tuple(_working(folder, shapes, recipe))
 
 
+def settings_of(recipe: RecipeSpec) -> dict[str, object]:
+    """The keys that make a recipe, as whet.yaml has them."""
+    names = ["method", "scheme", *(["group_size"] if recipe.scheme in GROUPED else [])]
+    names += [] if recipe.kv_cache is None else ["kv_cache"]
+    return {name: getattr(recipe, name) for name in names}
+
+
 def settings_text(recipe: RecipeSpec) -> str:
-    """The keys that make a recipe: ``method: rtn, scheme: W4A16, group_size: 64``."""
-    group = f", group_size: {recipe.group_size}" if recipe.scheme in GROUPED else ""
-    cache = "" if recipe.kv_cache is None else f", kv_cache: {recipe.kv_cache}"
-    return f"method: {recipe.method}, scheme: {recipe.scheme}{group}{cache}"
+    """``method: rtn, scheme: W4A16, group_size: 64``."""
+    return ", ".join(f"{name}: {value}" for name, value in settings_of(recipe).items())
 
 
 def _is_quantized(folder: Path) -> bool:

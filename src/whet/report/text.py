@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path, PurePath
 from typing import Final
@@ -54,13 +54,7 @@ def shown(value: Estimate | float | None, *, unit: str = "") -> Shown:
 
 def millinats(estimate: Estimate) -> Estimate:
     """An estimate in nats, in thousandths."""
-    low, high = estimate.low, estimate.high
-    return replace(
-        estimate,
-        value=1000 * estimate.value,
-        low=None if low is None else 1000 * low,
-        high=None if high is None else 1000 * high,
-    )
+    return estimate.mapped(lambda nats: 1000 * nats)
 
 
 def _with_unit(value: float, unit: str) -> str:

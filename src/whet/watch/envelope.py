@@ -15,12 +15,13 @@ from whet.core.records.evidence import Declared
 from whet.core.records.load import TrialRecord
 from whet.core.run import Run
 from whet.core.units import NS_PER_S
+from whet.metrics.measured import steady_figures
 from whet.metrics.metric import Metric
-from whet.metrics.requests import RequestFigures, request_figures
+from whet.metrics.requests import RequestFigures
 from whet.metrics.starts import by_start, pooled_rate
 from whet.metrics.table import metrics_in
 from whet.metrics.usable import usable_trials
-from whet.metrics.window import busy_slots, one_request, output_tokens, steady_requests
+from whet.metrics.window import busy_slots, one_request, output_tokens
 from whet.watch.observation import SERIES
 
 MARGIN: Final = 0.2
@@ -112,8 +113,7 @@ def _loads(run: Run, variant: str) -> list[MeasuredLoad]:
 
 
 def _load(trials: Sequence[TrialRecord]) -> MeasuredLoad:
-    events = [event for trial in trials for event in steady_requests(trial)]
-    figures = [item for event in events if (item := request_figures(event)) is not None]
+    figures = steady_figures(trials)
     return MeasuredLoad(
         in_flight=sum(busy_slots(trial) for trial in trials) / len(trials),
         ttft_mean_s=_mean_s(figures, lambda f: f.ttft_ns),

@@ -133,7 +133,7 @@ class Disturbed:
 
 def disturb(monkeypatch: pytest.MonkeyPatch, **change: Any) -> Disturbed:
     made = Disturbed(**change)
-    monkeypatch.setattr("whet.flow.run.measure.session.run_trial", made.run_trial)
+    monkeypatch.setattr("whet.flow.serving.run_trial", made.run_trial)
     return made
 
 

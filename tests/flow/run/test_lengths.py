@@ -21,14 +21,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[TrialPlan]:
     """The plans of the measurement; the answer to turn i has i + 1 tokens, the last one fails."""
     plans: list[TrialPlan] = []
 
-    def run_trial(*_: Any, plan: TrialPlan, **__: Any) -> TrialRecord:
+    def trial_on(_: Any, plan: TrialPlan) -> TrialRecord:
         plans.append(plan)
         count = len(plan.workload.requests)
         events = [replace(event(index=i), output_tokens=i + 1) for i in range(count)]
         events[-1] = replace(events[-1], error="timeout", output_tokens=None)
         return trial(events, variant=plan.variant)
 
-    monkeypatch.setattr("whet.flow.run.traffic.lengths.run_trial", run_trial)
+    monkeypatch.setattr("whet.flow.run.traffic.lengths.trial_on", trial_on)
     return plans
 
 

@@ -125,10 +125,7 @@ def test_arrivals_are_the_logs_own_at_the_rate_of_the_load(bench: Bench, tmp_pat
     assert both[0] == {plan.trial: plan.offsets_ns for plan in bench.plans}[0]
 
 
-def test_answers_are_measured_where_the_log_has_none(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("whet.flow.run.traffic.lengths.run_trial", bench.run_trial)
+def test_answers_are_measured_where_the_log_has_none(bench: Bench, tmp_path: Path) -> None:
     lines = [{"prompt": f"Once {number}"} for number in range(100)]
     log = {"log": str(write_log(tmp_path, lines)), "answers": "natural", "max_output_tokens": 9}
     root = tmp_path / "run"

@@ -156,7 +156,7 @@ def test_an_invalid_trial_is_repeated_on_a_fresh_start(
             return replace(record, health=health)
         return record
 
-    monkeypatch.setattr("whet.flow.run.measure.session.run_trial", run_disturbed)
+    monkeypatch.setattr("whet.flow.serving.run_trial", run_disturbed)
     root = tmp_path / "run"
     story(engine, tiny_spec(tmp_path), root)
     assert engine.started == ["fp16", "other", "other"]
@@ -174,7 +174,7 @@ def test_a_trial_that_stays_invalid_is_repeated_twice_and_named(
         health = replace(record.health, valid=False, reason="requests left late")
         return replace(record, health=health) if record.variant == "other" else record
 
-    monkeypatch.setattr("whet.flow.run.measure.session.run_trial", run_late)
+    monkeypatch.setattr("whet.flow.serving.run_trial", run_late)
     story(engine, tiny_spec(tmp_path), tmp_path / "run")
     assert engine.started == ["fp16", "other", "other", "other"]
     write_reports(Run.read(tmp_path / "run"), tmp_path / "run")

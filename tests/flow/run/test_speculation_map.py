@@ -78,8 +78,7 @@ def physics(monkeypatch: pytest.MonkeyPatch) -> Physics:
         build_bench(monkeypatch),
         accepted={"draft": 3.0, "level.accepted0": 0.0, "level.accepted0.5": 2.0},
     )
-    for module in ("measure.session", "measure.find_rate"):
-        monkeypatch.setattr(f"whet.flow.run.{module}.run_trial", made.run_trial)
+    monkeypatch.setattr("whet.flow.serving.run_trial", made.run_trial)
     patch_declared(monkeypatch, made.declared)
     return made
 

@@ -178,7 +178,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     bench = build_bench(monkeypatch)
     bench.engine = crowd
     made = Desk(bench=bench, crowd=crowd, ear=Ear())
-    monkeypatch.setattr("whet.flow.run.measure.session.run_trial", made.run_trial)
+    monkeypatch.setattr("whet.flow.serving.run_trial", made.run_trial)
     return made
 
 

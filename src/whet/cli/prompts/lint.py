@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 from cyclopts import Parameter
 
 from whet.core.errors import UsageError, WhetError
+from whet.core.format import plural
 from whet.core.names import did_you_mean
 from whet.core.redact import message_line, printable_json
 from whet.core.redact import redact as without_secrets
@@ -112,7 +113,7 @@ def _report(
     files: int, findings: list[Finding], problems: list[str], output: Path | None, *, as_json: bool
 ) -> None:
     counts = Counter(each.level for each in findings)
-    levels = ", ".join(_count(counts[level], level) for level in ("error", "warning", "note"))
+    levels = ", ".join(plural(counts[level], level) for level in ("error", "warning", "note"))
     text = "".join(map(_line, findings))
     if as_json:
         data = {"files": files, "problems": problems, "findings": list(map(asdict, findings))}
@@ -123,11 +124,7 @@ def _report(
         sys.stdout.write(text)
     for sentence in problems:
         print(f"error: {message_line(sentence)}", file=sys.stderr)
-    print(f"{levels} in {_count(files, 'file')}", file=sys.stderr if as_json else sys.stdout)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    print(f"{levels} in {plural(files, 'file')}", file=sys.stderr if as_json else sys.stdout)
 
 
 def _line(finding: Finding) -> str:

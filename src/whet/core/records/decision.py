@@ -52,30 +52,13 @@ class MatrixEntry:
     ttft_target_ms: float
     quality_tolerance: float
     outcome: MatrixOutcome
-    variant: str | None
-    batch_size: LoadPoint | None
-    cost_per_1m_tokens: Estimate | None
-    ttft_p95_ms: Estimate | None
-    tps_mean: Estimate | None
+    variant: str | None = None
+    batch_size: LoadPoint | None = None
+    cost_per_1m_tokens: Estimate | None = None
+    ttft_p95_ms: Estimate | None = None
+    tps_mean: Estimate | None = None
     reason: str
     fleet: Fleet | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BreakEven:
-    """Where speculation stops paying: ``candidate`` against its twin without speculation.
-
-    ``pays_up_to`` is the largest concurrency whose interval is above 1; ``stops_at`` the smallest
-    concurrency from which no larger one gains. None where there is no such size, and both where
-    one start gives no interval. ``tier`` is the hardware that both ran on.
-    """
-
-    candidate: str
-    reference: str
-    pays_up_to: LoadPoint | None
-    stops_at: LoadPoint | None
-    sentence: str
-    tier: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +158,6 @@ class Decision:
     reference: str
     matrix: tuple[MatrixEntry, ...]
     pareto: tuple[tuple[str, LoadPoint], ...]
-    break_even: tuple[BreakEven, ...]
     excluded: tuple[Excluded, ...]
     recommendation: Recommendation | None
     cells: tuple[CellDecision, ...] = ()

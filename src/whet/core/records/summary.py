@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -30,6 +30,13 @@ class Estimate:
     high: float | None
     samples: int
     certified: bool = True
+
+    def mapped(self, of: Callable[[float], float], *, falling: bool = False) -> Estimate:
+        """The figure and its ends under a monotone function; a ``falling`` one swaps the ends."""
+        low, high = (None if end is None else of(end) for end in (self.low, self.high))
+        if falling:
+            low, high = high, low
+        return replace(self, value=of(self.value), low=low, high=high)
 
 
 Figure = Estimate | float | None

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
-
-import yaml
 
 from whet.checkpoint import read_facts
 from whet.checkpoint.encoder import load_encoder
@@ -17,7 +15,7 @@ from whet.core.flags import CPU_KV_ENV
 from whet.core.format import plural, significant
 from whet.core.prices import typical_price
 from whet.core.provenance import Device, cpu_dtype, find_device
-from whet.core.quote import shell_word, yaml_scalar
+from whet.core.quote import shell_word, yaml_text
 from whet.core.records.engine import UNQUANTIZED
 from whet.core.records.model import ModelFacts
 from whet.core.redact import one_line
@@ -33,7 +31,7 @@ from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints
 from whet.flow.run.check.planned import plan_machine
 from whet.flow.run.traffic.logged import TrafficLog, gate_tokens, read_traffic, take_sample
 from whet.load.logged import MARK_TOKENS
-from whet.quant.suitability import settings_text
+from whet.quant.suitability import settings_of
 from whet.requests.sample import Part
 
 _STEP: Final = 128
@@ -43,14 +41,6 @@ _LOADS: Final = {
     "cuda": ((8, 32, 128), (4, 16, 64), (1, 4, 16), (1, 4), (1,)),
     "cpu": ((1, 8, 32), (1, 4), (1,)),
 }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FirstSpec:
-    """A spec that can run, as text, and what is said about it."""
-
-    text: str
-    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +60,8 @@ class _Choice:
     longest: int
 
 
-def first_spec(options: InitOptions, file: Path) -> FirstSpec:
-    """Read the log and the checkpoint's small files, and propose a spec to be written to ``file``.
+def first_spec(options: InitOptions, file: Path) -> tuple[str, list[str]]:
+    """Return the text of a spec for ``file`` and the lines to print, from log and checkpoint.
 
     Raises ``UsageError`` for a log that cannot be read or is too small, ``CheckpointError`` for a
     checkpoint that cannot be read, ``InfeasibleError`` where the model does not fit the device.
@@ -106,8 +96,9 @@ def first_spec(options: InitOptions, file: Path) -> FirstSpec:
             longest=_longest(log, folder, quality_tokens, target),
         )
         choice, checked = _fitted(choice, checkpoints, planned)
-    text = "\n".join(_text(choice)) + "\n"
-    return FirstSpec(text=text, lines=tuple(_lines(choice, checked, file)))
+    head = f"Written by whet init from {log.path.name} for {_device_words(device)}."
+    text = spec_text(head, _data(choice), _notes(choice))
+    return text, list(_lines(choice, checked, file))
 
 
 def _quality_tokens(log: TrafficLog) -> int:
@@ -142,99 +133,113 @@ def _fitted(
 
 
 def _spec(choice: _Choice) -> Spec:
-    return parse_spec(yaml.safe_load("\n".join(_text(choice))), base=choice.folder)
+    return parse_spec(_data(choice), base=choice.folder)
 
 
-def _text(choice: _Choice) -> Iterator[str]:
-    """The lines of whet.yaml."""
-    target, device, profile = choice.target, choice.device, choice.profile
-    log = profile.traffic
-    about = f"Written by whet init from {log.path.name} for {_device_words(device)}."
-    yield f"# {one_line(about)}"
-    yield f"name: {yaml_scalar(name_of(choice.options.model))}"
-    yield ""
-    yield "model:"
-    yield f"  target: {yaml_scalar(_shown(choice.options.model, choice.folder))}"
+def spec_text(head: str, data: Mapping[str, object], notes: Mapping[str, str] = {}) -> str:
+    """``data`` as whet.yaml with each note, by ``section.key``, above the line of its key."""
+    text = f"# {one_line(head)}\n"
+    for section, value in data.items():
+        text += "" if section == "variants" else "\n"
+        flow = None if section in ("recipes", "variants") else False
+        for line in yaml_text({section: value}, flow=flow).splitlines():
+            key = line.lstrip()
+            if (note := notes.get(f"{section}.{key.partition(':')[0]}")) is not None:
+                text += f"{line[: -len(key)]}# {note}\n"
+            text += f"{line}\n"
+    return text
+
+
+def _data(choice: _Choice) -> dict[str, object]:
+    """The sections of whet.yaml."""
+    target, options, on_cpu = choice.target, choice.options, choice.device.kind == "cpu"
+    model: dict[str, object] = {"target": shown_model(options.model, choice.folder)}
     if target.commit is not None:
-        yield f"  revision: {yaml_scalar(target.commit)}"
-    if choice.options.draft is not None:
-        yield f"  draft: {yaml_scalar(_shown(choice.options.draft, choice.folder))}"
-    yield ""
-    yield from _hardware(choice)
-    yield ""
-    yield "traffic:"
-    yield f"  log: {yaml_scalar(_relative(log.path, choice.folder))}"
-    words = "as long as in the log" if choice.answers == "logged" else "measured: the log has none"
-    yield f"  answers: {choice.answers}   # {words}"
-    yield ""
-    yield from _load(choice)
-    yield ""
-    yield "engine:"
-    yield "  args:"
-    yield from (f"    {line}" for line in _engine_args(choice))
-    if device.kind == "cpu":
-        yield "  env:"
-        yield f'    {CPU_KV_ENV}: "{_cpu_pool_gib(choice)}"   # GiB of KV cache'
-    yield ""
-    yield "quality:"
-    yield f"  max_tokens: {choice.quality_tokens}   # of each held-out document"
-    if profile.greedy > _GREEDY:
-        yield "  sampled: false   # the log is greedy"
-    if device.kind == "cpu":
-        yield "  max_documents: 60"
-        yield "  max_tasks: 48"
-    yield ""
-    recipes = {each.recipe: each.made for each in choice.proposals if each.made is not None}
-    samples = min(512, max(_documents(log, "calibration"), 32))
-    yield "recipes:" if recipes else "recipes: {}"
-    for name, recipe in recipes.items():
-        yield f"  {name}: {{{settings_text(recipe)}, calibration: {{samples: {samples}}}}}"
-    yield ""
-    yield f"baseline: {choice.proposals[0].name}"
-    yield "variants:"
-    for each in choice.proposals:
-        yield f"  # {each.why}"
-        yield f"  {each.name}: {each.value}"
+        model["revision"] = target.commit
+    if options.draft is not None:
+        model["draft"] = shown_model(options.draft, choice.folder)
+    engine: dict[str, object] = {"args": _engine_args(choice)}
+    quality: dict[str, object] = {"max_tokens": choice.quality_tokens}
+    if choice.profile.greedy > _GREEDY:
+        quality["sampled"] = False
+    if on_cpu:
+        engine["env"] = {CPU_KV_ENV: str(_cpu_pool_gib(choice))}
+        quality |= {"max_documents": 60, "max_tasks": 48}
+    log = choice.profile.traffic
+    calibration = {"samples": min(512, max(_documents(log, "calibration"), 32))}
+    return {
+        "name": name_of(options.model),
+        "model": model,
+        "hardware": _hardware(choice),
+        "traffic": {"log": _relative(log.path, choice.folder), "answers": choice.answers},
+        "load": _load(choice),
+        "engine": engine,
+        "quality": quality,
+        "recipes": {
+            each.recipe: settings_of(each.made) | {"calibration": calibration}
+            for each in choice.proposals
+            if each.recipe is not None and each.made is not None
+        },
+        "baseline": choice.proposals[0].name,
+        "variants": {each.name: each.value for each in choice.proposals},
+    }
 
 
-def _hardware(choice: _Choice) -> Iterator[str]:
+def _notes(choice: _Choice) -> dict[str, str]:
+    """Where a value of whet.yaml is from, and why a variant is worth a try."""
+    rates, longest = choice.profile.rates, choice.profile.traffic.longest
+    logged = choice.answers == "logged"
+    notes = {
+        "traffic.answers": "as long as in the log" if logged else "measured: the log has none",
+        "load.concurrency": "in flight; the log has no times",
+        "load.find": "each variant's highest rate, at the log's own gaps",
+        "load.seconds": "of each trial",
+        "engine.max_model_len": f"the log's longest request has {longest:,} tokens",
+        "engine.enforce_eager": "without minutes of compilation at each start",
+        "engine.block_size": "the CPU's 128 caches long prefixes only",
+        "engine.dtype": "what this CPU computes fastest",
+        f"engine.{CPU_KV_ENV}": "GiB of KV cache",
+        "quality.max_tokens": "of each held-out document",
+        "quality.sampled": "the log is greedy",
+    }
+    if rates is not None:
+        mean = significant(rates.mean, 3)
+        notes["load.demand_rps"] = f"the log's busiest five minutes; {mean} on average"
+    return notes | {f"variants.{each.name}": each.why for each in choice.proposals}
+
+
+def _hardware(choice: _Choice) -> dict[str, object]:
     device = choice.device
-    yield "hardware:"
     if device.kind == "cpu":
         price, source = _CPU_CORE_PRICE * (os.cpu_count() or 1), "a cloud machine of as many cores"
     else:
         one = typical_price(device.name)
         price = (one or 1.0) * choice.tensor_parallel
         source = f"{device.name} on demand, 2026" if one else "not known"
-    yield f"  price_usd_per_hour: {significant(price, 3)}"
-    yield f"  price_source: {yaml_scalar(f'{source}; put your own')}"
+    return {"price_usd_per_hour": rounded(price), "price_source": f"{source}; put your own"}
 
 
-def _load(choice: _Choice) -> Iterator[str]:
+def _load(choice: _Choice) -> dict[str, object]:
     rates = choice.profile.rates
-    yield "load:"
     if rates is None:
-        yield f"  concurrency: {list(choice.concurrency)}   # in flight; the log has no times"
-        return
-    yield "  find: max_rate     # each variant's highest rate, at the log's own gaps"
-    yield (
-        f"  demand_rps: {significant(rates.busiest, 3)}   # the log's busiest five minutes; "
-        f"{significant(rates.mean, 3)} on average"
-    )
-    if choice.device.kind == "cpu":
-        yield "  seconds: 20        # of each trial"
+        return {"concurrency": list(choice.concurrency)}
+    seconds = {"seconds": 20} if choice.device.kind == "cpu" else {}
+    return {"find": "max_rate", "demand_rps": rounded(rates.busiest), **seconds}
 
 
-def _engine_args(choice: _Choice) -> Iterator[str]:
-    longest = choice.profile.traffic.longest
-    yield f"max_model_len: {choice.longest}   # the log's longest request has {longest:,} tokens"
+def _engine_args(choice: _Choice) -> dict[str, object]:
+    args: dict[str, object] = {"max_model_len": choice.longest}
     if choice.tensor_parallel > 1:
-        yield f"tensor_parallel_size: {choice.tensor_parallel}"
+        args["tensor_parallel_size"] = choice.tensor_parallel
     if choice.device.kind == "cpu":
-        yield f"max_num_seqs: {2 * max(choice.concurrency)}"
-        yield "enforce_eager: true   # without minutes of compilation at each start"
-        yield "block_size: 32        # the CPU's 128 caches long prefixes only"
-        yield f"dtype: {cpu_dtype()}           # what this CPU computes fastest"
+        args |= {"max_num_seqs": 2 * max(choice.concurrency), "enforce_eager": True}
+        args |= {"block_size": 32, "dtype": cpu_dtype()}
+    return args
+
+
+def rounded(figure: float) -> float:
+    """Three significant digits."""
+    return float(f"{figure:.3g}")
 
 
 def _cpu_pool_gib(choice: _Choice) -> int:
@@ -284,7 +289,7 @@ def _device_words(device: Device) -> str:
     return f"{count}{device.name}, {human_bytes(device.memory_bytes)}"
 
 
-def _shown(ref: str, folder: Path) -> str:
+def shown_model(ref: str, folder: Path) -> str:
     """A checkpoint as the file names it: a path below its folder, or a hub id."""
     return _relative(Path(ref), folder) if Path(ref).expanduser().is_dir() else ref
 

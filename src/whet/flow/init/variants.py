@@ -27,13 +27,13 @@ _NEVER: Final = (0, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposal:
-    """One line of ``variants:`` in whet.yaml, the recipe it needs, and why it is proposed.
+    """One entry of ``variants:`` in whet.yaml, the recipe it needs, and why it is proposed.
 
     ``made`` is what the recipe of the name ``recipe`` sets.
     """
 
     name: str
-    value: str
+    value: dict[str, object]
     why: str
     recipe: str | None = None
     made: RecipeSpec | None = None
@@ -72,23 +72,22 @@ def propose(
     quantized = target.stored.scheme not in UNQUANTIZED
     plain = "stored" if quantized else "fp16"
     form = f"as stored ({target.stored.scheme})" if quantized else "16 bit"
-    yield Proposal(name=plain, value="{}", why=f"the baseline: {form}, no prefix cache")
+    yield Proposal(name=plain, value={}, why=f"the baseline: {form}, no prefix cache")
     yield Proposal(
         name=f"{plain}+cache",
-        value="{prefix_cache: true}",
+        value={"prefix_cache": True},
         why=f"vLLM's default, which savings are counted against; the log repeats {hits} of its "
         "prompts' tokens",
     )
     weights = list(_weights(target, device, capability or _NEVER, profile))
     yield from weights
     best, made = (weights[0].recipe, weights[0].made) if weights else (None, None)
-    chosen = "" if best is None else f"weights: {best}, "
+    chosen = {} if best is None else {"weights": best}
     prefix = best or plain
     if draft:
         yield Proposal(
             name=f"{prefix}+draft+cache",
-            value=f"{{{chosen}speculation: {{method: draft_model, num_tokens: 3}}, "
-            "prefix_cache: true}",
+            value=chosen | _drafting("draft_model", 3),
             why="the draft proposes 3 tokens a step; pays where few requests are in flight",
             recipe=best,
             made=made,
@@ -96,12 +95,16 @@ def propose(
     if profile.copied >= _COPIED:
         yield Proposal(
             name=f"{prefix}+ngram+cache",
-            value=f"{{{chosen}speculation: {{method: ngram, num_tokens: 4}}, prefix_cache: true}}",
+            value=chosen | _drafting("ngram", 4),
             why=f"{percent(profile.copied)} of the answers' trigrams are in their prompts, so "
             "n-grams of the prompt can draft",
             recipe=best,
             made=made,
         )
+
+
+def _drafting(method: str, tokens: int) -> dict[str, object]:
+    return {"speculation": {"method": method, "num_tokens": tokens}, "prefix_cache": True}
 
 
 def _weights(
@@ -113,7 +116,7 @@ def _weights(
     for name, why in _reasons(target, device, capability, profile):
         if (fitting := fitting_recipe(name, Path(target.path))) is not None:
             recipe, made = fitting
-            value = f"{{weights: {recipe}, prefix_cache: true}}"
+            value = {"weights": recipe, "prefix_cache": True}
             yield Proposal(name=f"{recipe}+cache", value=value, why=why, recipe=recipe, made=made)
 
 

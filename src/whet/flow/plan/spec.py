@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import InfeasibleError
-from whet.core.format import significant
 from whet.core.names import name_from
-from whet.core.quote import yaml_text
-from whet.core.redact import one_line
 from whet.core.spec import SIXTEEN_BIT
+from whet.flow.init.spec import rounded, shown_model, spec_text
 from whet.flow.plan.plan import Plan
 from whet.metrics.objective_text import parse_objective
 from whet.predict.plan.evaluate import Candidate, Prediction
@@ -22,7 +19,7 @@ _LONG: Final = 1024
 _NAMES: Final = {SIXTEEN_BIT: "fp16", "FP8_DYNAMIC": "fp8"}
 
 
-def spec_text(plan: Plan, model: str, file: Path) -> str:
+def planned_spec(plan: Plan, model: str, file: Path) -> str:
     """Up to four configurations of the GPUs that the best one takes, and the 16-bit baseline.
 
     Left out: speculation, whose head a plan does not know. ``InfeasibleError`` where nothing else
@@ -40,10 +37,10 @@ def spec_text(plan: Plan, model: str, file: Path) -> str:
     price = first.price * first.devices
     data: dict[str, Any] = {
         "name": name_from(Path(model).name, "plan"),
-        "model": {"target": _shown(model, file)},
+        "model": {"target": shown_model(model, file.parent.resolve())},
         "hardware": {
             "tier": f"{first.devices}x {first.gpu}",
-            "price_usd_per_hour": float(significant(price, 3)),
+            "price_usd_per_hour": rounded(price),
             "price_source": "as planned; put your own",
         },
         "engine": {"args": {"max_model_len": length}},
@@ -54,12 +51,9 @@ def spec_text(plan: Plan, model: str, file: Path) -> str:
         "baseline": next(iter(variants)),
         "variants": variants,
     }
-    head = (
-        f"# Written by whet plan: predicted, not measured, on {first.devices} × "
-        f"{one_line(first.gpu)}.\n"
-        "# Prompts are built-in texts: give traffic: log.jsonl for your own.\n"
-    )
-    return head + yaml_text(data)
+    head = f"Written by whet plan: predicted, not measured, on {first.devices} × {first.gpu}."
+    own = "built-in texts: give traffic: log.jsonl for your own prompts"
+    return spec_text(head, data, {"workload.workload": own})
 
 
 def _chosen(plan: Plan) -> list[Prediction]:
@@ -132,12 +126,3 @@ def _objective(text: str) -> dict[str, Any]:
                 yield f"{each.metric}_ms", each.limit
 
     return dict(limits())
-
-
-def _shown(model: str, file: Path) -> str:
-    """A folder as seen from the file, or a hub id."""
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        return model
-    path = os.path.relpath(folder.resolve(), file.resolve().parent)
-    return path if path.startswith(".") else f"./{path}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,9 +13,10 @@ from whet.core.records.objective import Bound, Constraint
 from whet.core.records.summary import Estimate
 from whet.core.redact import one_line
 from whet.core.units import NS_PER_MS
-from whet.metrics import METRICS, UNPRICED, metrics_in, request_figures, summarise
+from whet.metrics import METRICS, UNPRICED, metrics_in, summarise
 from whet.metrics.drift import drifts_of
 from whet.metrics.estimates import Floats, quantile_estimate
+from whet.metrics.measured import steady_figures
 from whet.metrics.metric import CounterMetric, RateMetric
 from whet.metrics.objective import attainment, judge
 from whet.metrics.objective_text import goodput_text
@@ -23,7 +24,7 @@ from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures
 from whet.metrics.usable import usable_trials
 from whet.metrics.window import first_wave, steady_requests, whole_run
-from whet.report.bench.vllm_json import Selection
+from whet.report.bench.vllm_json import VALUES, Selection
 from whet.report.document import (
     Bullets,
     Fact,
@@ -63,12 +64,11 @@ def load_section(
         nodes.append(Paragraph(text=f"prefix hit rate to expect: {expected_hit_rate:.3g}"))
     steady = [event for trial in good for event in steady_requests(trial)]
     if good:
-        figures = [item for event in steady if (item := request_figures(event)) is not None]
         nodes += [
             Bullets(items=list(_drifts(good)), tone="warn"),
             Facts(items=list(_rates(good))),
             Paragraph(text=_NOTE, tone="muted"),
-            _latencies(figures, selection),
+            _latencies(steady_figures(good), selection),
         ]
     nodes += _objectives(steady, bounds, constraints)
     title = f"{len(events) - failures.total()} of {len(events)} requests answered"
@@ -140,14 +140,8 @@ def _latencies(figures: Sequence[RequestFigures], selection: Selection) -> Table
 
 def _values_ms(figures: Sequence[RequestFigures], name: str) -> list[Floats]:
     """Return one array per request that has values: all its gaps, or its one value."""
-    values: dict[str, Callable[[RequestFigures], Sequence[float | None]]] = {
-        "ttft": lambda item: [item.ttft_ns],
-        "tpot": lambda item: [] if item.tpot_ns is None else [item.tpot_ns],
-        "itl": lambda item: item.itl_ns,
-        "e2el": lambda item: [item.e2e_ns],
-    }
-    arrays = [np.asarray(values[name](item), dtype=float) / NS_PER_MS for item in figures]
-    return [array for array in arrays if len(array)]
+    values = ([ns for ns in VALUES[name](item) if ns is not None] for item in figures)
+    return [np.asarray(each, dtype=float) / NS_PER_MS for each in values if each]
 
 
 def _quantile(groups: Sequence[Floats], name: str, p: float) -> Estimate | None:

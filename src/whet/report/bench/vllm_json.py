@@ -23,6 +23,7 @@ from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_ms, ns_to_s
 from whet.metrics import request_figures
 from whet.metrics.counted import acceptance_length, prefix_hit_rate
 from whet.metrics.drift import drifts_of
+from whet.metrics.measured import steady_figures
 from whet.metrics.objective import attainment
 from whet.metrics.requests import RequestFigures
 from whet.metrics.usable import trial_problem
@@ -31,13 +32,14 @@ from whet.metrics.window import first_wave, steady_requests
 SCHEMA_VERSION: Final = 1
 METRICS: Final = ("ttft", "tpot", "itl", "e2el")
 
-_VALUES: Final[dict[str, Callable[[RequestFigures], Sequence[float | None]]]] = {
+VALUES: Final[dict[str, Callable[[RequestFigures], Sequence[float | None]]]] = {
     "ttft": lambda f: [f.ttft_ns],
     "ttft_from_send": lambda f: [f.ttft_from_send_ns],
     "tpot": lambda f: [f.tpot_ns],
     "itl": lambda f: f.itl_ns,
     "e2el": lambda f: [f.e2e_ns],
 }
+"""The values of one request in ns; None is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,8 +64,7 @@ def vllm_result(
     """
     events = trial.requests
     all_figures = [request_figures(event) for event in events]
-    steady = steady_requests(trial)
-    figures = [item for event in steady if (item := request_figures(event)) is not None]
+    figures = steady_figures([trial])
     start_ns = min((event.scheduled_ns for event in events), default=0)
     seconds = ns_to_s(max((event.ended_ns for event in events), default=0) - start_ns)
     done = [event for event in events if event.error is None]
@@ -88,7 +89,7 @@ def vllm_result(
     }
     names = [name for name in METRICS if name in selection.metrics]
     for name in [*names, *(["ttft_from_send"] if "ttft" in names else [])]:
-        values = [value for item in figures for value in _VALUES[name](item) if value is not None]
+        values = [value for item in figures for value in VALUES[name](item) if value is not None]
         result |= _statistics(name, np.asarray(values) / NS_PER_MS, selection.percentiles)
     burst = [item.ttft_ns for e in first_wave(trial) if (item := request_figures(e)) is not None]
     if burst:

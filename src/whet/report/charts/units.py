@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from whet.core.format import percent
-from whet.core.records.quant import QuantizedCheckpoint, UnitError
+from whet.core.records.quant import UnitError
 from whet.report.charts.palette import Look
 from whet.report.charts.plots import Axis, Point, plot
 from whet.report.document import Chart
@@ -44,24 +44,12 @@ def unit_charts(
         )
 
 
-def by_kind(units: Iterable[UnitError]) -> dict[str, list[tuple[int, UnitError]]]:
-    """``layers.3.qkv`` under ``qkv`` as (3, unit), layers in order."""
-    kinds: dict[str, list[tuple[int, UnitError]]] = {}
+def errors_of(units: Iterable[UnitError], error: Callable[[UnitError], float]) -> Errors:
+    """One error of each unit: ``layers.3.qkv`` under ``qkv`` at 3, layers in order."""
+    kinds: dict[str, list[tuple[int, float]]] = {}
     for unit in units:
         _, _, rest = unit.unit.partition("layers.")
         layer, _, kind = rest.partition(".")
         if layer.isdecimal():
-            kinds.setdefault(kind, []).append((int(layer), unit))
+            kinds.setdefault(kind, []).append((int(layer), error(unit)))
     return {kind: sorted(items, key=lambda item: item[0]) for kind, items in kinds.items()}
-
-
-def own_errors(done: QuantizedCheckpoint) -> Errors:
-    """The error of the checkpoint's own method."""
-    kinds = by_kind(done.units).items()
-    return {kind: [(at, unit.error) for at, unit in items] for kind, items in kinds}
-
-
-def rounding_errors(done: QuantizedCheckpoint) -> Errors:
-    """The error of rounding to nearest on the same grid."""
-    kinds = by_kind(done.units).items()
-    return {kind: [(at, unit.rtn_error) for at, unit in items] for kind, items in kinds}

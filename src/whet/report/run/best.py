@@ -11,8 +11,6 @@ from whet.core.run import Run
 from whet.metrics import METRICS
 from whet.report.document import (
     Bullets,
-    Cell,
-    Column,
     Heading,
     Node,
     Paragraph,
@@ -21,8 +19,10 @@ from whet.report.document import (
     Table,
     Tone,
     figure_cell,
+    figure_columns,
     metric_column,
-    text_cell,
+    row,
+    table,
 )
 from whet.report.run.common import (
     is_win,
@@ -89,18 +89,18 @@ def _usd(cell: CellSummary) -> float:
 
 def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:
     against = list(dict.fromkeys((decision.reference, decision.baseline)))
-    return Table(
-        caption=_title(decision.recommendation),
-        columns=[
-            Column(name="config"),
-            Column(name=load_title(run.loads), figure=True),
+    return table(
+        _title(decision.recommendation),
+        [
+            "config",
+            *figure_columns(load_title(run.loads)),
             metric_column(METRICS["ttft_p95_ms"]),
             replace(metric_column(METRICS["tps_mean"]), drop=2),
             metric_column(METRICS["cost_per_1m_tokens"]),
-            *(Column(name="Cost vs", unit=name, figure=True) for name in against),
-            Column(name="status"),
+            *figure_columns(*(("Cost vs", name) for name in against)),
+            "status",
         ],
-        rows=[_row(run, decision, cell, against) for cell in cells],
+        (_row(run, decision, cell, against) for cell in cells),
     )
 
 
@@ -112,28 +112,15 @@ def _row(run: Run, decision: Decision, cell: CellSummary, against: list[str]) ->
         tone = "struck"
     elif decided is not None and decided.status == "recommended":
         tone = "good" if is_win(decision) else "strong"
-    figures = [
-        figure_cell(cell.ttft_p95_ms),
-        figure_cell(cell.tps_mean),
-        figure_cell(cell.cost_per_1m_tokens, unit="$"),
-        *(_against(run, cell, name) for name in against),
-    ]
-    return Row(
-        cells=[text_cell(cell.variant), text_cell(cell.batch_size), *figures, text_cell(status)],
-        tone=tone,
-    )
+    figures = [cell.ttft_p95_ms, cell.tps_mean, figure_cell(cell.cost_per_1m_tokens, unit="$")]
+    changes = [_against(run, cell, name) for name in against]
+    return row([cell.variant, cell.batch_size, *figures, *changes, status], tone=tone)
 
 
-def _against(run: Run, cell: CellSummary, name: str) -> Cell:
-    """The change of cost against a variant's best cell."""
-    change = None if cell.variant == name else cost_change(run, _usd(cell), name)
-    return text_cell(None if change is None else f"{change:+.1%}")
-
-
-def cost_change(run: Run, usd: float, name: str) -> float | None:
-    """``usd`` as a change from the cost of a variant's best cell; None where it has none."""
-    other = best_cell(run, name)
-    return None if other is None else usd / _usd(other) - 1
+def _against(run: Run, cell: CellSummary, name: str) -> str | None:
+    """The change of cost against a variant's best cell; None where it has none."""
+    other = None if cell.variant == name else best_cell(run, name)
+    return None if other is None else f"{_usd(cell) / _usd(other) - 1:+.1%}"
 
 
 def exclusion_nodes(decision: Decision) -> list[Node]:

@@ -20,10 +20,12 @@ from whet.report.document import (
     Node,
     Row,
     Section,
-    Table,
     Tone,
     figure_cell,
+    figure_columns,
     metric_column,
+    row,
+    table,
     text_cell,
     verdict_cell,
 )
@@ -70,17 +72,16 @@ def build(run: Run) -> Section | None:
     if not run.cells:
         return None
     title = load_title(run.loads)
-    batch = Column(name="batch", unit=title, figure=True)
-    table = Table(
-        caption="All cells",
-        columns=[
-            Column(name="config"),
-            Column(name=title, figure=True) if title == "load" else batch,
+    cells = table(
+        "All cells",
+        [
+            "config",
+            *figure_columns(title if title == "load" else ("batch", title)),
             *map(_column, metrics_in("cells")),
-            Column(name="status"),
+            "status",
             Column(name="evidence", drop=7),
         ],
-        rows=[
+        [
             _row(run, name, point)
             for name in run.variants
             for point in run.loads
@@ -89,7 +90,7 @@ def build(run: Run) -> Section | None:
     )
     unfinished = run.decision is None
     nodes: list[Node] = [
-        table if unfinished else Folded(summary=plural(len(run.cells), "cell"), nodes=[table]),
+        cells if unfinished else Folded(summary=plural(len(run.cells), "cell"), nodes=[cells]),
         Bullets(items=list(_notes(run)), tone="muted"),
     ]
     return Section(id="cells", title="All cells", group="Speed", nodes=nodes, on_console=unfinished)
@@ -112,16 +113,8 @@ def _row(run: Run, variant: str, point: LoadPoint) -> Row:
         figure_cell(_shown(metric, cell) if cell else None, tone=tone)
         for metric in metrics_in("cells")
     ]
-    return Row(
-        cells=[
-            text_cell(variant, tone=tone),
-            text_cell(point, tone=tone),
-            *figures,
-            verdict_cell(status),
-            verdict_cell(outcome),
-        ],
-        tone=tone,
-    )
+    names = [text_cell(variant, tone=tone), text_cell(point, tone=tone)]
+    return row([*names, *figures, verdict_cell(status), verdict_cell(outcome)], tone=tone)
 
 
 def _notes(run: Run) -> Iterator[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
 from whet.core.load_point import Rate
 from whet.core.records.quality import QualityRecord
-from whet.core.records.summary import CellSummary, Estimate
+from whet.core.records.summary import CellSummary, Estimate, Figure
 from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.core.store import write_atomic
@@ -39,15 +39,7 @@ _FIGURES: Final = (
     "tasks_right",
     "tasks_asked",
 )
-_DISTANCES: Final = (
-    "kl",
-    "kl_low",
-    "kl_high",
-    "kl_p99",
-    "flips",
-    "flips_low",
-    "flips_high",
-)
+_DISTANCES: Final = ("kl", "kl_low", "kl_high", "kl_p99", "flips", "flips_low", "flips_high")
 """From the baseline, as the servers said them: KL in nats a token, flips as a share."""
 _CIRCUMSTANCES: Final = (
     "status",
@@ -101,7 +93,11 @@ def _column(metric: Metric) -> str:
 def _columns(metric: Metric) -> tuple[str, ...]:
     """The figure's column, and those of its interval."""
     name = _column(metric)
-    return (name, f"{name}_low", f"{name}_high") if metric.bounds else (name,)
+    return _with_ends(name) if metric.bounds else (name,)
+
+
+def _with_ends(name: str) -> tuple[str, ...]:
+    return name, f"{name}_low", f"{name}_high"
 
 
 def write_csv(run: Run, path: Path) -> None:
@@ -123,7 +119,6 @@ def csv_records(run: Run) -> Iterator[dict[str, Value]]:
         yield {
             **_cell_values(cell),
             **_quality_values(record),
-            **_distance_values(record),
             **_weight_values(run, cell.variant),
             "uncertified": " ".join(_uncertified(cell, record)) or None,
             "decision": decided.label if decided else None,
@@ -150,27 +145,29 @@ def _cell_values(cell: CellSummary) -> dict[str, Value]:
         "failure": cell.failure,
     }
     for metric in METRICS.values():
-        figure = cell.figures.get(metric.name)
-        ends: list[Value] = (
-            [figure]
-            if not isinstance(figure, Estimate)
-            else [figure.value, figure.low, figure.high]
-        )
-        columns = _columns(metric)
-        values |= dict(zip_longest(columns, ends[: len(columns)]))
+        values |= _fields(_columns(metric), cell.figures.get(metric.name))
     return values
 
 
+def _fields(columns: Sequence[str], figure: Figure | None) -> dict[str, Value]:
+    """The value, and the ends of the interval where there are columns for them."""
+    ends: tuple[Value, ...] = (
+        (figure.value, figure.low, figure.high) if isinstance(figure, Estimate) else (figure,)
+    )
+    return dict(zip_longest(columns, ends[: len(columns)]))
+
+
 def _quality_values(record: QualityRecord | None) -> dict[str, Value]:
-    ratio = record.perplexity_ratio if record else None
     tasks = record.tasks if record else ()
+    distances = record.distances if record else None
     return {
-        "perplexity": record.perplexity.value if record and record.perplexity else None,
-        "perplexity_ratio": ratio.value if ratio else None,
-        "perplexity_ratio_low": ratio.low if ratio else None,
-        "perplexity_ratio_high": ratio.high if ratio else None,
+        **_fields(["perplexity"], record.perplexity if record else None),
+        **_fields(_with_ends("perplexity_ratio"), record.perplexity_ratio if record else None),
         "tasks_right": sum(task.right for task in tasks) if tasks else None,
         "tasks_asked": sum(task.n for task in tasks) if tasks else None,
+        **_fields(_with_ends("kl"), distances.kl if distances else None),
+        **_fields(["kl_p99"], distances.kl_p99 if distances else None),
+        **_fields(_with_ends("flips"), distances.flips if distances else None),
     }
 
 
@@ -193,21 +190,6 @@ def _uncertified(cell: CellSummary, record: QualityRecord | None) -> Iterator[st
     distances = record.distances if record else None
     if distances is not None and not distances.kl_p99.certified:
         yield "kl_p99"
-
-
-def _distance_values(record: QualityRecord | None) -> dict[str, Value]:
-    distances = record.distances if record else None
-    if distances is None:
-        return dict.fromkeys(_DISTANCES)
-    return {
-        "kl": distances.kl.value,
-        "kl_low": distances.kl.low,
-        "kl_high": distances.kl.high,
-        "kl_p99": distances.kl_p99.value,
-        "flips": distances.flips.value,
-        "flips_low": distances.flips.low,
-        "flips_high": distances.flips.high,
-    }
 
 
 def field(value: Value) -> str:

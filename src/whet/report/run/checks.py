@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
@@ -33,33 +32,15 @@ from whet.report.run.quality import (
     merge_duplicates,
     quality_records,
 )
-from whet.report.text import DASH, EMPTY, Shown, millinats, shown
+from whet.report.text import millinats, shown
 
 ORDER = 92
 _NAMED: Final = 8
 """Differences named one by one; the rest are counted."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Line:
-    """One line of a check: its subject and verdict, figures, and sentences below the table."""
-
-    variant: str
-    subject: str = ""
-    verdict: str = ""
-    figures: tuple[Shown, ...]
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Check:
-    """One check of all variants; ``heads`` are (name, unit) of its figures."""
-
-    title: str
-    meaning: str
-    heads: tuple[tuple[str, str], ...]
-    lines: Sequence[_Line]
-    subject: str = ""
+_Line = tuple[Sequence[object], Sequence[str]]
+"""The cells of one line, and sentences below the table."""
 
 
 def build(run: Run) -> Section | None:
@@ -72,50 +53,49 @@ def build(run: Run) -> Section | None:
 
 def check_nodes(records: Sequence[QualityRecord]) -> list[Node]:
     """A table with its meaning and notes for each check that some record holds."""
-    checks = (_same_weights(records), _lossless(records), _structured(records), _identity(records))
-    return [node for check in checks if check.lines for node in _nodes(check)]
-
-
-def _nodes(check: _Check) -> list[Node]:
-    judged = any(line.verdict for line in check.lines)
-    columns = [Column(name="config")]
-    columns += [Column(name=check.subject)] if check.subject else []
-    columns += [Column(name="verdict")] if judged else []
-    rows = []
-    for line in check.lines:
-        words = [line.subject] if check.subject else []
-        verdicts = [verdict_cell(line.verdict)] if judged else []
-        rows.append([line.variant, *words, *verdicts, *line.figures])
-    made = table(check.title, [*columns, *figure_columns(*check.heads)], rows)
-    notes = merge_duplicates((line.variant, note) for line in check.lines for note in line.notes)
     return [
-        Heading(text=check.title),
-        Paragraph(text=check.meaning, tone="muted"),
-        replace(made, details=True),
+        *_same_weights(records),
+        *_lossless(records),
+        *_structured(records),
+        *_identity(records),
+    ]
+
+
+def _nodes(
+    title: str, meaning: str, columns: Iterable[Column | str], lines: Sequence[_Line]
+) -> list[Node]:
+    """One check of all variants; nothing without lines."""
+    if not lines:
+        return []
+    notes = merge_duplicates((str(cells[0]), note) for cells, notes in lines for note in notes)
+    return [
+        Heading(text=title),
+        Paragraph(text=meaning, tone="muted"),
+        table(title, columns, (cells for cells, _ in lines), details=True),
         Bullets(items=[f"{names}: {words}" for names, words in notes]),
     ]
 
 
-def _same_weights(records: Sequence[QualityRecord]) -> _Check:
+def _same_weights(records: Sequence[QualityRecord]) -> list[Node]:
     by_name = {record.variant: record for record in records}
-    return _Check(
-        title="Same weights",
-        meaning="Speculation, caching and batching change the order of additions and nothing "
+    heads = (
+        ("KL", "millinats"),
+        ("the repeat’s KL", "millinats"),
+        ("KL p99", "millinats"),
+        ("flips", "of positions"),
+    )
+    return _nodes(
+        "Same weights",
+        "Speculation, caching and batching change the order of additions and nothing "
         "else. The first variant of some weights is measured twice, which shows how much that is; "
         "another variant of the same weights that is much further away has a fault in a layer, a "
         "scale or a kernel.",
-        heads=(
-            ("KL", "millinats"),
-            ("the repeat’s KL", "millinats"),
-            ("KL p99", "millinats"),
-            ("flips", "of positions"),
-        ),
-        lines=[
+        ["config", "compared with", *figure_columns(*heads)],
+        [
             _same_weights_line(record, by_name.get(record.twin))
             for record in records
             if record.twin is not None
         ],
-        subject="compared with",
     )
 
 
@@ -123,37 +103,37 @@ def _same_weights_line(record: QualityRecord, reference: QualityRecord | None) -
     kl, p99, flips = distance_figures(record.twin_distances)
     repeat = reference.twin_distances if reference is not None else None
     itself = record.twin == record.variant
-    return _Line(
-        variant=record.variant,
-        subject="itself, repeated" if itself else record.twin or "",
-        figures=(
-            EMPTY if itself else kl,
-            EMPTY if repeat is None else shown(millinats(repeat.kl)),
-            p99,
-            flips,
-        ),
+    cells = (
+        record.variant,
+        "itself, repeated" if itself else record.twin,
+        None if itself else kl,
+        None if repeat is None else shown(millinats(repeat.kl)),
+        p99,
+        flips,
     )
+    return cells, ()
 
 
-def _lossless(records: Iterable[QualityRecord]) -> _Check:
-    return _Check(
-        title="Speculation against the plain server",
-        meaning="Greedy continuations that equal the plain server’s to the end, and how many of "
+def _lossless(records: Iterable[QualityRecord]) -> list[Node]:
+    heads = (
+        ("greedy", "same"),
+        ("plain again", "same"),
+        ("McNemar", "p"),
+        ("in common", "of tokens"),
+        ("margin", "median, nats"),
+        ("margin", "largest, nats"),
+        ("sampled", "p"),
+        ("accepted here", "% of drafts"),
+    )
+    return _nodes(
+        "Speculation against the plain server",
+        "Greedy continuations that equal the plain server’s to the end, and how many of "
         "its own repeat do; the share of tokens before the first difference; by how much the plain "
         "server’s token led there (near 0 is a tie that rounding decides); a two-sample test of "
         "sampled text; and the share of this check’s own drafted tokens that were accepted (not "
         "the acceptance under load, which the table of all cells has in tokens per step).",
-        heads=(
-            ("greedy", "same"),
-            ("plain again", "same"),
-            ("McNemar", "p"),
-            ("in common", "of tokens"),
-            ("margin", "median, nats"),
-            ("margin", "largest, nats"),
-            ("sampled", "p"),
-            ("accepted here", "% of drafts"),
-        ),
-        lines=[
+        ["config", "verdict", *figure_columns(*heads)],
+        [
             _lossless_line(record.variant, record.lossless)
             for record in records
             if record.lossless is not None
@@ -166,21 +146,19 @@ def _lossless_line(variant: str, check: LosslessCheck) -> _Line:
     notes = list(check.reasons)
     if check.parity is not None:
         notes += _divergences(check.parity)
-    return _Line(
-        variant=variant,
-        verdict=check.verdict,
-        figures=(
-            *_parity_figures(check.parity),
-            EMPTY if sampled is None else Shown(text=number(sampled.p_value)),
-            EMPTY if accepted is None else Shown(text=percent(accepted)),
-        ),
-        notes=tuple(notes),
+    cells = (
+        variant,
+        verdict_cell(check.verdict),
+        *_parity_figures(check.parity),
+        None if sampled is None else number(sampled.p_value),
+        None if accepted is None else percent(accepted),
     )
+    return cells, notes
 
 
-def _parity_figures(parity: GreedyParity | None) -> tuple[Shown, ...]:
+def _parity_figures(parity: GreedyParity | None) -> tuple[object, ...]:
     if parity is None:
-        return (EMPTY,) * 6
+        return (None,) * 6
     margins = [each.margin for each in parity.divergences if each.margin is not None]
     return (
         _of(parity.same, parity.prompts),
@@ -208,56 +186,53 @@ def _divergences(parity: GreedyParity) -> list[str]:
     return [f"first differences: {', '.join(words)}"]
 
 
-def _structured(records: Iterable[QualityRecord]) -> _Check:
-    return _Check(
-        title="Answers bound to a schema",
-        meaning="The same questions answered free, and bound by the engine to the task’s JSON "
+def _structured(records: Iterable[QualityRecord]) -> list[Node]:
+    heads = (
+        ("questions", ""),
+        ("valid", "free"),
+        ("right", "free"),
+        ("valid", "bound"),
+        ("right", "bound"),
+        ("right", "lost, gained"),
+        ("McNemar", "p"),
+    )
+    return _nodes(
+        "Answers bound to a schema",
+        "The same questions answered free, and bound by the engine to the task’s JSON "
         "schema. Valid answers fit the schema, right ones are right as well; lost and gained count "
         "right answers, bound against free, with McNemar’s exact p.",
-        heads=(
-            ("questions", ""),
-            ("valid", "free"),
-            ("right", "free"),
-            ("valid", "bound"),
-            ("right", "bound"),
-            ("right", "lost, gained"),
-            ("McNemar", "p"),
-        ),
-        lines=[
+        ["config", "task", *figure_columns(*heads)],
+        [
             _structured_line(record.variant, score)
             for record in records
             for score in record.structured
         ],
-        subject="task",
     )
 
 
 def _structured_line(variant: str, score: StructuredScore) -> _Line:
     counts = (score.n, score.free_valid, score.free_right, score.valid, score.right)
-    return _Line(
-        variant=variant,
-        subject=score.task,
-        figures=(
-            *(_figure(count) for count in counts),
-            Shown(text=flips_words(score.lost, score.gained)),
-            _figure(score.p_value),
-        ),
-        notes=() if score.missing is None else (score.missing,),
+    cells = (
+        variant,
+        score.task,
+        *map(_figure, counts),
+        flips_words(score.lost, score.gained),
+        _figure(score.p_value),
     )
+    return cells, () if score.missing is None else (score.missing,)
 
 
-def _identity(records: Iterable[QualityRecord]) -> _Check:
-    return _Check(
-        title="Served tokens",
-        meaning="Whether the server writes token ids as text, reads text as ids and ends an answer "
+def _identity(records: Iterable[QualityRecord]) -> list[Node]:
+    return _nodes(
+        "Served tokens",
+        "Whether the server writes token ids as text, reads text as ids and ends an answer "
         "as the baseline’s tokenizer says.",
-        heads=(("checked", "texts"),),
-        lines=[
+        ["config", "result", *figure_columns(("checked", "texts"))],
+        [
             _identity_line(record, record.identity)
             for record in records
             if record.identity is not None
         ],
-        subject="result",
     )
 
 
@@ -270,17 +245,13 @@ def _identity_line(record: QualityRecord, identity: TokenIdentity) -> _Line:
         notes.append(f"not checked: {identity.missing}")
     whole = "no difference" if identity.missing is None else "no difference, partly checked"
     same = "not checked" if not identity.checked and identity.missing else whole
-    return _Line(
-        variant=record.variant,
-        subject="differs" if identity.problems else same,
-        figures=(_figure(identity.checked or None),),
-        notes=tuple(notes),
-    )
+    result = "differs" if identity.problems else same
+    return (record.variant, result, _figure(identity.checked or None)), notes
 
 
-def _of(count: int | None, total: int) -> Shown:
-    return EMPTY if count is None else Shown(text=f"{count:,} of {total:,}")
+def _of(count: int | None, total: int) -> str | None:
+    return None if count is None else f"{count:,} of {total:,}"
 
 
-def _figure(value: float | None) -> Shown:
-    return Shown(text=DASH if value is None else number(value))
+def _figure(value: float | None) -> str | None:
+    return None if value is None else number(value)

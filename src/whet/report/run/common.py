@@ -7,7 +7,7 @@ from typing import Final
 
 from whet.core.format import number, plural
 from whet.core.load_point import LoadPoint, Rate
-from whet.core.records.decision import Decision, MatrixEntry, Recommendation
+from whet.core.records.decision import Decision, Recommendation
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
@@ -34,7 +34,7 @@ def looks_of(run: Run) -> dict[str, Look]:
 
 
 def _leaders(run: Run) -> frozenset[str]:
-    """Variants in the matrix, on the front, the fastest at a concurrency, or with speculation."""
+    """Variants in the matrix, on the front, or the fastest at a concurrency."""
     leaders = {
         max(cells, key=lambda cell: cell.tps_mean.value if cell.tps_mean else 0.0).variant
         for size in run.loads
@@ -43,7 +43,6 @@ def _leaders(run: Run) -> frozenset[str]:
     if run.decision is not None:
         leaders |= {entry.variant for entry in run.decision.matrix if entry.variant is not None}
         leaders |= {name for name, _ in run.decision.pareto}
-        leaders |= {each.candidate for each in run.decision.break_even}
     return frozenset(leaders)
 
 
@@ -104,16 +103,6 @@ def tolerance_words(tolerance: float) -> str:
     return f"< {100 * tolerance:g}% perplexity"
 
 
-def is_corner(chosen: Recommendation | None, entry: MatrixEntry | None) -> bool:
-    """Whether an entry of the matrix is the one that the recommendation was made for."""
-    return (
-        chosen is not None
-        and entry is not None
-        and (chosen.tier, chosen.ttft_target_ms, chosen.quality_tolerance)
-        == (entry.tier, entry.ttft_target_ms, entry.quality_tolerance)
-    )
-
-
 def is_win(decision: Decision) -> bool:
     """Whether the recommendation saves cost for certain, and nothing limits it."""
     chosen = decision.recommendation
@@ -126,12 +115,9 @@ def certainty(chosen: Recommendation) -> str:
     if chosen.result == "certified":
         return chosen.result
     if chosen.starts_needed is None:
-        return f"{chosen.result}, {ONE_START}" if _one_start(chosen) else chosen.result
+        one_start = chosen.cost_per_1m_tokens.low is None
+        return f"{chosen.result}, {ONE_START}" if one_start else chosen.result
     return f"{chosen.result}, needs {plural(chosen.starts_needed, 'start')} of each"
-
-
-def _one_start(chosen: Recommendation) -> bool:
-    return chosen.cost_per_1m_tokens.low is None
 
 
 def headline(decision: Decision) -> tuple[str, str]:

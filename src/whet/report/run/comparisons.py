@@ -8,17 +8,15 @@ from whet.core.format import percent, plural
 from whet.core.records.summary import Difference
 from whet.core.run import Run
 from whet.report.document import (
-    Column,
     Folded,
     Node,
     Paragraph,
     Section,
     Table,
-    figure_cell,
+    figure_columns,
     table,
 )
 from whet.report.run.common import load_title
-from whet.report.text import DASH
 
 ORDER = 45
 
@@ -58,18 +56,17 @@ def _tested(tested: Sequence[Difference]) -> Table:
         "Throughput at one price, tested",
         [
             "config",
-            Column(name=load_title(each.batch_size for each in tested), figure=True),
-            Column(name="of the reference's", figure=True),
+            *figure_columns(load_title(each.batch_size for each in tested), "of the reference's"),
             "differs",
-            Column(name="starts needed", figure=True),
+            *figure_columns("starts needed"),
         ],
         [
             [
                 each.candidate,
                 f"{each.batch_size} against {each.reference_batch_size}",
-                figure_cell(each.ratio),
+                each.ratio,
                 "yes" if each.different else "not shown",
-                DASH if each.starts_needed is None else each.starts_needed,
+                each.starts_needed,
             ]
             for each in tested
         ],
@@ -82,11 +79,7 @@ def _explored(others: Sequence[Difference]) -> Table:
         [
             "config",
             "metric",
-            Column(name=load_title(each.batch_size for each in others), figure=True),
-            Column(name="ratio", figure=True),
+            *figure_columns(load_title(each.batch_size for each in others), "ratio"),
         ],
-        [
-            [each.candidate, each.metric, each.batch_size, figure_cell(each.ratio)]
-            for each in others
-        ],
+        ([each.candidate, each.metric, each.batch_size, each.ratio] for each in others),
     )

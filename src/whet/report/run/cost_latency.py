@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from whet.core.run import Run
 from whet.report.charts.plots import Axis, Line, plot
-from whet.report.document import Chart
+from whet.report.document import Chart, Node
 from whet.report.run.common import legend_of, looks_of, point, target_words
 from whet.report.text import shown
 
 
-def cost_chart(run: Run) -> Chart | None:
+def cost_charts(run: Run) -> Iterator[Node]:
     """One mark a cell; excluded ones are crossed, the recommended one is ringed."""
     points = [
         point(
@@ -24,10 +26,10 @@ def cost_chart(run: Run) -> Chart | None:
         if cell.status == "complete" and cell.cost_per_1m_tokens and cell.ttft_p95_ms
     ]
     if not points:
-        return None
+        return
     targets = run.spec.objective.ttft_ms if run.spec else ()
     longest = max(each.x for each in points if isinstance(each.x, float))
-    return Chart(
+    yield Chart(
         name="cost-latency",
         title="Cost against time to first token",
         description="A mark is a load. Cross: excluded. Ring: recommended. Dashed: target.",

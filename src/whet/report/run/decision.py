@@ -11,7 +11,7 @@ from whet.core.records.decision import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
 from whet.report.run.common import certainty, headline, is_win
-from whet.report.run.cost_latency import cost_chart
+from whet.report.run.cost_latency import cost_charts
 from whet.report.text import Shown, shown
 
 ORDER = 10
@@ -22,21 +22,16 @@ def build(run: Run) -> Section:
     if run.decision is None:
         done = plural(sum(cell.status == "complete" for cell in run.cells), "cell")
         words = f"The run is incomplete: {done} measured so far."
-        nodes = [Paragraph(text=words), *_chart(run)]
+        nodes = [Paragraph(text=words), *cost_charts(run)]
         title = "No decision yet"
         return Section(id="decision", title=title, group="Decision", nodes=nodes, tone="warn")
     section = decision_section(run.decision)
     chosen = run.decision.recommendation
     tiles = [Facts(items=list(_facts(run, run.decision, chosen)))] if chosen else []
-    nodes = [section.nodes[0], *tiles, *_chart(run), *section.nodes[1:], *_invalid(run)]
+    nodes = [section.nodes[0], *tiles, *cost_charts(run), *section.nodes[1:], *_invalid(run)]
     if chosen is not None and chosen.variant in run.engines:
         nodes.append(Code(text=run.engines[chosen.variant].serve_line, language="sh"))
     return replace(section, nodes=nodes)
-
-
-def _chart(run: Run) -> list[Node]:
-    chart = cost_chart(run)
-    return [] if chart is None else [chart]
 
 
 def _invalid(run: Run) -> list[Node]:

@@ -47,23 +47,19 @@ def build(run: Run) -> Section | None:
 
 def _summary(run: Run) -> Table:
     """A row a kind of claim, a column a variant: how many of its claims are proved."""
-    names = [name for name in run.variants if any(v.variant == name for v in run.verdicts)]
-    kinds = list(dict.fromkeys(verdict.claim.kind for verdict in run.verdicts))
+    own: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in run.verdicts:
+        own.setdefault((verdict.variant, verdict.claim.kind), []).append(verdict)
+    names = [name for name in run.variants if name in {variant for variant, _ in own}]
+    kinds = dict.fromkeys(kind for _, kind in own)
     return table(
         "Claims proved",
         ["claim", *names],
         [
-            [
-                kind.replace("_", " "),
-                *(_proved([v for v in run.verdicts if _is_of(v, name, kind)]) for name in names),
-            ]
+            [kind.replace("_", " "), *(_proved(own.get((name, kind), [])) for name in names)]
             for kind in kinds
         ],
     )
-
-
-def _is_of(verdict: Verdict, variant: str, kind: str) -> bool:
-    return verdict.variant == variant and verdict.claim.kind == kind
 
 
 def _proved(verdicts: list[Verdict]) -> Cell:

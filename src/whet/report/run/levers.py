@@ -6,21 +6,19 @@ from collections.abc import Sequence
 
 from whet.core.load_point import LoadPoint
 from whet.core.records.effects import LeverEffect
+from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.report.document import (
-    Cell,
-    Column,
     Folded,
     Node,
     Paragraph,
     Section,
     Table,
-    figure_cell,
+    figure_columns,
     table,
 )
 from whet.report.run.common import load_title
-from whet.report.text import shown
 
 ORDER = 50
 
@@ -49,14 +47,14 @@ def _table(caption: str, effects: Sequence[LeverEffect]) -> Table:
     """A line for each lever and context, those with the fewest companions first."""
     sizes = sorted({item.batch_size for item in effects})
     unit = "" if load_title(sizes) == "load" else "concurrency"
-    lines: dict[tuple[str, tuple[str, ...]], dict[LoadPoint, Cell]] = {}
+    lines: dict[tuple[str, tuple[str, ...]], dict[LoadPoint, Estimate]] = {}
     for item in effects:
         cells = lines.setdefault((item.lever, item.context), {})
-        cells[item.batch_size] = figure_cell(shown(item.ratio))
+        cells[item.batch_size] = item.ratio
     ordered = sorted(lines.items(), key=lambda line: len(line[0][1]))
     return table(
         caption,
-        ["lever", "context", *(Column(name=str(size), unit=unit, figure=True) for size in sizes)],
+        ["lever", "context", *figure_columns(*((str(size), unit) for size in sizes))],
         [
             [lever, context_words(context), *(cells.get(size) for size in sizes)]
             for (lever, context), cells in ordered

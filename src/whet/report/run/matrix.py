@@ -8,8 +8,8 @@ from whet.core.format import plural
 from whet.core.records.decision import Decision, MatrixEntry
 from whet.core.records.predicted import PredictedVariant
 from whet.core.run import Run
-from whet.report.document import Bullets, Cell, Column, Heading, Node, Row, Section, Table, Tone
-from whet.report.run.common import is_corner, is_win, target_words, tolerance_words
+from whet.report.document import Bullets, Cell, Node, Section, Table, Tone, table
+from whet.report.run.common import is_win, target_words, tolerance_words
 from whet.report.run.predicted import cheaper_by_prediction
 from whet.report.text import DASH, shown
 
@@ -17,7 +17,7 @@ ORDER = 20
 
 
 def build(run: Run) -> Section | None:
-    """Matrix, blank corners, and where speculation stops paying."""
+    """Matrix and blank corners."""
     return None if run.decision is None else matrix_section(run.decision, run.predicted)
 
 
@@ -27,9 +27,6 @@ def matrix_section(
     """The same without a run; ``predicted`` are a search's variants by name."""
     nodes: list[Node] = list(_tables(decision, predicted or {}))
     nodes.append(Bullets(items=list(_blank_corners(decision)), tone="muted"))
-    if decision.break_even:
-        nodes.append(Heading(text="Where speculation stops paying"))
-        nodes.append(Bullets(items=[each.sentence for each in decision.break_even]))
     return Section(
         id="matrix",
         title="Decision matrix",
@@ -54,21 +51,14 @@ def _tables(decision: Decision, predicted: Mapping[str, PredictedVariant]) -> It
             alike.setdefault(column, []).append(t)
         shown_at = [_shown_tolerance(limits, decision) for limits in alike.values()]
         heads = [", ".join(map(tolerance_words, limits)) for limits in alike.values()]
-        yield Table(
-            caption=f"Cheapest variant that qualifies on {tier}",
-            columns=[Column(name="your objective"), *(Column(name=head) for head in heads)],
-            rows=[
-                Row(
-                    cells=[
-                        Cell(text=target_words(target)),
-                        *(
-                            _entry(entries.get((tier, target, t)), decision, predicted)
-                            for t in shown_at
-                        ),
-                    ]
-                )
-                for target in targets
-            ],
+        rows = [
+            [_entry(entries.get((tier, target, t)), decision, predicted) for t in shown_at]
+            for target in targets
+        ]
+        yield table(
+            f"Cheapest variant that qualifies on {tier}",
+            ["your objective", *heads],
+            ([target_words(t), *cells] for t, cells in zip(targets, rows, strict=True)),
         )
 
 
@@ -96,7 +86,12 @@ def _entry(
         servers = plural(entry.fleet.servers, "server")
         cost = f"${entry.fleet.usd_per_month:,.0f} a month ({servers}), {cost}"
     latency = f"TTFT p95 {shown(entry.ttft_p95_ms).marked} ms"
-    chosen = is_corner(decision.recommendation, entry)
+    best = decision.recommendation
+    chosen = best is not None and (best.tier, best.ttft_target_ms, best.quality_tolerance) == (
+        entry.tier,
+        entry.ttft_target_ms,
+        entry.quality_tolerance,
+    )
     tone: Tone = "good" if chosen and is_win(decision) else "strong" if chosen else "plain"
     detail = f"{cost}, {latency}; {entry.outcome}"
     return Cell(text=title, tone=tone, detail=f"{detail}; {cheaper}" if cheaper else detail)

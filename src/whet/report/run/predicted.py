@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from whet.core.load_point import LoadPoint, load_words
 from whet.core.records.predicted import PredictedCell, PredictedVariant
 from whet.core.run import Run
-from whet.report.document import Cell, Column, Paragraph, Row, Section, Table, text_cell
-from whet.report.text import DASH, shown
+from whet.report.document import Cell, Paragraph, Section, figure_columns, table
+from whet.report.text import shown
 
 ORDER = 45
 _SURE = 2.0
@@ -33,13 +33,10 @@ def build(run: Run) -> Section | None:
                 f"standard deviation. Coefficients: {unmeasured[0].source}. Predictions are "
                 "corrected by what was measured, and say nothing about answers."
             ),
-            Table(
-                caption="US$ per million output tokens by requests in flight",
-                columns=[
-                    Column(name="config"),
-                    *(Column(name=load_words(load), figure=True) for load in loads),
-                ],
-                rows=[Row(cells=list(_row(run, each, loads))) for each in records],
+            table(
+                "US$ per million output tokens by requests in flight",
+                ["config", *figure_columns(*map(load_words, loads))],
+                (_row(run, each, loads) for each in records),
             ),
         ],
         on_console=True,
@@ -73,8 +70,8 @@ def cheaper_by_prediction(
     )
 
 
-def _row(run: Run, variant: PredictedVariant, loads: Iterable[LoadPoint]) -> Iterator[Cell]:
-    yield text_cell(variant.variant)
+def _row(run: Run, variant: PredictedVariant, loads: Iterable[LoadPoint]) -> Iterator[object]:
+    yield variant.variant
     spread = "" if variant.spread is None else f"±{variant.spread:.0%}"
     costs = {cell.batch_size: cost for cell, cost in predicted_cells(variant)}
     for load in loads:
@@ -83,4 +80,4 @@ def _row(run: Run, variant: PredictedVariant, loads: Iterable[LoadPoint]) -> Ite
         else:
             cell = run.cell(variant.variant, load)
             cost = None if cell is None else cell.cost_per_1m_tokens
-            yield text_cell(DASH if cost is None else shown(cost).text)
+            yield None if cost is None else shown(cost).text

@@ -18,7 +18,6 @@ from whet.report.document import (
     Heading,
     Node,
     Paragraph,
-    Row,
     Section,
     Table,
     figure_cell,
@@ -86,34 +85,29 @@ def _likelihoods(records: Sequence[QualityRecord]) -> Table:
     tolerances = [limit for limit, _ in records[0].verdicts]
     has_distances = any(record.distances is not None for record in records)
     distances = figure_columns(*_DISTANCES) if has_distances else ()
-    return Table(
-        caption="Perplexity on held-out text",
-        details=True,
-        columns=[
-            Column(name="config"),
+    return table(
+        "Perplexity on held-out text",
+        [
+            "config",
             *figure_columns(("perplexity", ""), ("change", "of perplexity")),
             *distances,
             *(Column(name=f"{100 * limit:g}%", unit="tolerance") for limit in tolerances),
         ],
-        rows=[_likelihood(record, tolerances, distances=has_distances) for record in records],
+        (_likelihood(record, tolerances, distances=has_distances) for record in records),
+        details=True,
     )
 
 
-def _likelihood(record: QualityRecord, tolerances: Sequence[float], *, distances: bool) -> Row:
+def _likelihood(
+    record: QualityRecord, tolerances: Sequence[float], *, distances: bool
+) -> Iterator[object]:
     own = record.variant == record.baseline
-    change = None if own else record.perplexity_ratio
-    figures = distance_figures(record.distances) if distances else ()
     verdicts = dict(record.verdicts)
-    words = ["baseline" if own else verdicts.get(limit) for limit in tolerances]
-    return Row(
-        cells=[
-            text_cell(record.variant),
-            figure_cell(record.perplexity),
-            figure_cell(change, unit="+%"),
-            *(figure_cell(figure) for figure in figures),
-            *(verdict_cell(word) for word in words),
-        ]
-    )
+    yield record.variant
+    yield record.perplexity
+    yield figure_cell(None if own else record.perplexity_ratio, unit="+%")
+    yield from distance_figures(record.distances) if distances else ()
+    yield from (verdict_cell("baseline" if own else verdicts.get(each)) for each in tolerances)
 
 
 def _distance_note(records: Sequence[QualityRecord]) -> str:

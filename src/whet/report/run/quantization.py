@@ -10,7 +10,7 @@ from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration
 from whet.report.charts.palette import looks
-from whet.report.charts.units import own_errors, rounding_errors, unit_charts
+from whet.report.charts.units import errors_of, unit_charts
 from whet.report.document import (
     Folded,
     Heading,
@@ -52,7 +52,10 @@ def _recipe(run: Run, name: str, done: QuantizedCheckpoint) -> Iterator[Node]:
             tone="muted",
         )
     if done.units:
-        lines = {_ROUNDING: rounding_errors(done), done.method: own_errors(done)}
+        lines = {
+            _ROUNDING: errors_of(done.units, lambda unit: unit.rtn_error),
+            done.method: errors_of(done.units, lambda unit: unit.error),
+        }
         charts = list(unit_charts(lines, looks(list(lines), _ROUNDING), prefix=name))
         yield Folded(summary="Output error by layer", nodes=charts)
         yield Folded(summary=f"Every unit ({len(done.units)})", nodes=[_units(done)])

@@ -18,10 +18,9 @@ from whet.report.document import (
     Cell,
     Column,
     Paragraph,
-    Row,
     Section,
-    Table,
     figure_cell,
+    table,
     text_cell,
 )
 from whet.report.run.common import UNPROVED, quantized_of, weights_size
@@ -47,17 +46,17 @@ def build(run: Run) -> Section | None:
     lines = [list(_cells(run, name)) for name in names]
     filled = [at for at in range(len(lines[0])) if any(line[at].text != DASH for line in lines)]
     columns = _columns(run)
-    table = Table(
-        caption="Schemes",
-        columns=[columns[at] for at in filled],
-        rows=[Row(cells=[line[at] for at in filled]) for line in lines],
+    schemes = table(
+        "Schemes",
+        [columns[at] for at in filled],
+        ([line[at] for at in filled] for line in lines),
     )
     weights = {run.engines[name].variant.model_path for name in names}
     return Section(
         id="schemes",
         title="Quantization schemes",
         group="Decision",
-        nodes=[table, Paragraph(text=_NOTE, tone="muted")],
+        nodes=[schemes, Paragraph(text=_NOTE, tone="muted")],
         on_console=len(weights) > _FEW,
     )
 

@@ -27,7 +27,7 @@ from whet.flow.run.conclude.degenerate import examine_all
 from whet.flow.run.conclude.faults import engine_faults, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.conclude.side_effects import lever_costs
-from whet.flow.run.conclude.speculation_map import speculation_map, speculation_pairs
+from whet.flow.run.conclude.speculation_map import speculation_map
 from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
 from whet.predict.performance.bottleneck import with_bottleneck
@@ -139,11 +139,6 @@ def _decide(runs: Sequence[tuple[Run, RunSummary]]) -> Decision:
             reference=reference_of(runs[0][0]),
             tiers=[_tier_inputs(run, summary) for run, summary in runs],
             objective=first.objective,
-            speculation_pairs={
-                name: plain
-                for run, _ in runs
-                for name, plain in speculation_pairs(run.engines).items()
-            },
         )
     )
     refused = (item for run, _ in runs for item in _refused(run))

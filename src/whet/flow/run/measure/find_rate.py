@@ -14,7 +14,7 @@ from whet.decision.matrix import recommended_point
 from whet.flow.run.plan import Plan, Recorder
 from whet.flow.run.traffic.traced import Log, read_log
 from whet.flow.run.traffic.workload import trial_plan, warmup_requests
-from whet.load import run_trial
+from whet.flow.serving import trial_on
 from whet.metrics import UNPRICED, summarise
 from whet.metrics.saturation import SearchPlan, find_saturation
 
@@ -40,13 +40,7 @@ def find_rate(plan: Plan, recorder: Recorder, server: Server, resolved: Resolved
         rate = Rate(f"{level:.3g}")
         warmup = warmup_requests(load, rate, first=not tried)
         sent = trial_plan(plan, recorder.store, resolved, rate, effort - 1, warmup=warmup)
-        record = run_trial(
-            server.base_url,
-            server.model_name,
-            plan=sent,
-            memory=server.memory_bytes,
-            alive=server.ensure_alive,
-        )
+        record = trial_on(server, sent)
         cell = summarise([record], cell=UNPRICED)
         if not record.health.valid and effort == 1:
             observer.warn(f"{rate}, once more: {record.health.reason}")

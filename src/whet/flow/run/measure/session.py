@@ -23,7 +23,8 @@ from whet.flow.run.measure.quality import measure_variant_quality, needs_answers
 from whet.flow.run.plan import Engines, Plan, Recorder
 from whet.flow.run.traffic.lengths import measure_lengths
 from whet.flow.run.traffic.workload import trial_plan, warmup_requests
-from whet.load import TrialInterrupted, TrialLost, run_trial
+from whet.flow.serving import trial_on
+from whet.load import TrialInterrupted, TrialLost
 
 
 @dataclass(kw_only=True, slots=True)
@@ -222,13 +223,7 @@ def measure_cells(plan: Plan, recorder: Recorder, server: Server, pending: Pendi
         pending.trials.remove((point, trial))
         before = len(server.log_text())
         try:
-            record = run_trial(
-                server.base_url,
-                server.model_name,
-                plan=sent,
-                memory=server.memory_bytes,
-                alive=server.ensure_alive,
-            )
+            record = trial_on(server, sent)
         except (TrialLost, TrialInterrupted) as error:
             _store_trial(recorder, replace(error.record, batch_size=point), pending.start)
             raise

@@ -16,7 +16,8 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.plan import Plan, Recorder
 from whet.flow.run.traffic.logged import stored_part
-from whet.load import TrialPlan, Workload, run_trial, sample_turns
+from whet.flow.serving import trial_on
+from whet.load import TrialPlan, Workload, sample_turns
 from whet.load.plan import describe_requests, to_call
 from whet.load.workload import SAMPLED_TURNS
 
@@ -51,10 +52,9 @@ def measure_lengths(
         for index, (prompt, tokens) in enumerate(_prompts(plan))
     )
     facts = describe_requests(requests, block_size=plan.block_size(resolved.variant), seed=0)
-    record = run_trial(
-        server.base_url,
-        server.model_name,
-        plan=TrialPlan(
+    record = trial_on(
+        server,
+        TrialPlan(
             variant=resolved.variant.name,
             batch_size=_IN_FLIGHT,
             trial=0,
@@ -63,8 +63,6 @@ def measure_lengths(
             calls=tuple(replace(to_call(request), ignore_eos=False) for request in requests),
             require_counters=False,
         ),
-        memory=server.memory_bytes,
-        alive=server.ensure_alive,
     )
     answers = sorted((event.index, event.output_tokens or 0) for event in record.requests)
     tokens = tuple(count for _, count in answers if count > 0)
