@@ -3,6 +3,7 @@
 import pytest
 
 from tests.decision.cells import cell, decided, starts, tier, verdict
+from whet.core.load import Load
 from whet.core.records.decision import BreakEven
 
 SIZES = (1, 4, 8, 16, 32)
@@ -32,7 +33,10 @@ def test_patterns(
     gains: tuple[float, ...], pays_up_to: int | None, stops_at: int | None, said: str
 ) -> None:
     record = found(dict(zip(SIZES, gains, strict=True)))
-    assert (record.pays_up_to, record.stops_at) == (pays_up_to, stops_at)
+    assert [edge and edge.slots for edge in (record.pays_up_to, record.stops_at)] == [
+        pays_up_to,
+        stops_at,
+    ]
     assert said in record.sentence
     assert record.tier == "L4"
 
@@ -56,7 +60,7 @@ def test_a_size_without_evidence_is_not_measured() -> None:
         verdict("awq+spec", "contradicted", 8, "speculation"),
     ]
     [record] = decided(tier(cells, verdicts=proofs), speculation_pairs=PAIRS).break_even
-    assert (record.pays_up_to, record.stops_at) == (1, None)
+    assert (record.pays_up_to, record.stops_at) == (Load.at(1), None)
 
 
 def test_no_common_size_is_said() -> None:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from whet.core.load import Load
 from whet.core.records.workers import WorkerCheck, WorkerSpeed
 from whet.metrics.worker_check import SAME_SPEED, describe_check, judge_workers
 
@@ -56,7 +57,7 @@ def test_what_the_windows_could_not_tell_is_said() -> None:
     found = judge_workers(windows)
     check = WorkerCheck(
         variant="fp16",
-        batch_size=64,
+        load=Load.at(64),
         workers=("a", "b"),
         speeds=tuple(windows),
         together=found.together,

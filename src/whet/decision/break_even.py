@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.decision import BreakEven
 from whet.core.records.summary import Estimate
 from whet.decision.words import times
 from whet.metrics.pooled import Cell, StartTable
 
-Changes = Mapping[LoadPoint, Estimate]
+Changes = Mapping[Load, Estimate]
 """Throughput with speculation over without, by concurrency, smallest first."""
 
 

@@ -48,7 +48,7 @@ def decide(inputs: DecisionInputs) -> Decision:
         baseline=inputs.baseline,
         reference=inputs.reference,
         matrix=tuple(matrix),
-        pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.batch_size) for item in front)),
+        pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.load) for item in front)),
         break_even=tuple(break_even),
         excluded=tuple(excluded),
         recommendation=chosen,
@@ -67,7 +67,7 @@ def _not_confirmed(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> 
             reason = f"measured again on fresh starts {why}"
             yield Excluded(
                 variant=variant,
-                batch_size=load,
+                load=load,
                 reason=reason,
                 tier=tier.tier,
                 kind="not confirmed",

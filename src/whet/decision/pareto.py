@@ -19,7 +19,7 @@ def pareto_front(eligible: Sequence[EligibleCell]) -> list[EligibleCell]:
     front = [
         item for point, item in points if not any(_dominates(other, point) for other, _ in points)
     ]
-    return sorted(front, key=lambda item: (item.usd, item.cell.variant, item.cell.batch_size))
+    return sorted(front, key=lambda item: (item.usd, item.cell.variant, item.cell.load))
 
 
 def _point(item: EligibleCell) -> _Point | None:

@@ -18,22 +18,22 @@ def cell_decisions(
     chosen: Recommendation | None,
 ) -> tuple[CellDecision, ...]:
     """Return the status of every cell, judged at the recommended point of its tier."""
-    kinds = {(item.tier, item.variant, item.batch_size): item.kind for item in excluded}
-    by_cell = {(x.tier, x.cell.variant, x.cell.batch_size): x for x in eligible}
+    kinds = {(item.tier, item.variant, item.load): item.kind for item in excluded}
+    by_cell = {(x.tier, x.cell.variant, x.cell.load): x for x in eligible}
     statuses = []
     for tier in inputs.tiers:
         point = recommended_point(tier.tier, inputs.objective)
         for cell in tier.cells:
-            key = (tier.tier, cell.variant, cell.batch_size)
+            key = (tier.tier, cell.variant, cell.load)
             status = CellDecision(
-                variant=cell.variant, batch_size=cell.batch_size, tier=tier.tier, status="qualifies"
+                variant=cell.variant, load=cell.load, tier=tier.tier, status="qualifies"
             )
             own = next((k for k in (key, (tier.tier, cell.variant, None)) if k in kinds), None)
             if own is not None:
                 status = replace(status, status="excluded", detail=kinds[own])
             elif missed := unmet(by_cell[key], point):
                 status = replace(status, status="misses", detail=", ".join(missed))
-            elif chosen is not None and key == (chosen.tier, chosen.variant, chosen.batch_size):
+            elif chosen is not None and key == (chosen.tier, chosen.variant, chosen.load):
                 status = replace(status, status="recommended")
             elif result_at(by_cell[key], point) == "point estimate":
                 status = replace(status, detail="as a point estimate")

@@ -15,6 +15,7 @@ from tests.flow.rounds_stage import (
     spec_of,
     story,
 )
+from whet.core.load import Load
 from whet.core.records.engine import StartFacts
 from whet.core.records.evidence import EngineFacts, Verdict, VerdictSet
 from whet.core.records.load import TrialRecord
@@ -121,7 +122,7 @@ def test_a_run_of_before_with_one_start_a_variant_is_read(tmp_path: Path) -> Non
 
 def starts_of(root: Path, name: str) -> list[int | None]:
     trials = [one for one in RunStore.read(root).all("trials", TrialRecord) if one.variant == name]
-    return [one.start for one in sorted(trials, key=lambda one: (one.batch_size, one.trial))]
+    return [one.start for one in sorted(trials, key=lambda one: (one.load, one.trial))]
 
 
 def test_each_trial_records_the_start_that_it_was_measured_on(bench: Bench, tmp_path: Path) -> None:
@@ -159,6 +160,6 @@ def test_the_starts_of_a_run_of_before_follow_from_its_order(
         path.write_text(json.dumps(record))
     summary = summarize_run(Run.read(root))
     assert {cell.starts for cell in summary.cells} == {starts}
-    found = summary.throughput.difference(("fp16", 1), ("b", 1), family=1)
+    found = summary.throughput.difference(("fp16", Load.at(1)), ("b", Load.at(1)), family=1)
     assert found is not None
     assert (found.ratio.low is None) is (starts == 1)

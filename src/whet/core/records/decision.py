@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.summary import Difference, Estimate
 
 Result = Literal["certified", "point estimate"]
@@ -53,7 +53,7 @@ class MatrixEntry:
     quality_tolerance: float
     outcome: MatrixOutcome
     variant: str | None
-    batch_size: LoadPoint | None
+    load: Load | None
     cost_per_1m_tokens: Estimate | None
     ttft_p95_ms: Estimate | None
     tps_mean: Estimate | None
@@ -72,8 +72,8 @@ class BreakEven:
 
     candidate: str
     reference: str
-    pays_up_to: LoadPoint | None
-    stops_at: LoadPoint | None
+    pays_up_to: Load | None
+    stops_at: Load | None
     sentence: str
     tier: str | None = None
 
@@ -94,7 +94,7 @@ class Recommendation:
     """
 
     variant: str
-    batch_size: LoadPoint
+    load: Load
     tier: str
     ttft_target_ms: float
     quality_tolerance: float
@@ -124,7 +124,7 @@ class Excluded:
     """
 
     variant: str
-    batch_size: LoadPoint | None
+    load: Load | None
     reason: str
     tier: str | None = None
     kind: ExclusionKind | None = None
@@ -134,7 +134,7 @@ class Excluded:
 class Finalists:
     """The cells that one attempt of the confirmation measures again."""
 
-    cells: tuple[tuple[str, LoadPoint], ...]
+    cells: tuple[tuple[str, Load], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +146,7 @@ class CellDecision:
     """
 
     variant: str
-    batch_size: LoadPoint
+    load: Load
     tier: str
     status: CellStatus
     detail: str | None = None
@@ -174,7 +174,7 @@ class Decision:
     baseline: str
     reference: str
     matrix: tuple[MatrixEntry, ...]
-    pareto: tuple[tuple[str, LoadPoint], ...]
+    pareto: tuple[tuple[str, Load], ...]
     break_even: tuple[BreakEven, ...]
     excluded: tuple[Excluded, ...]
     recommendation: Recommendation | None

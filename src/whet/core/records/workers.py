@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.summary import Estimate
 
 
@@ -31,7 +31,7 @@ class WorkerCheck:
     """
 
     variant: str
-    batch_size: LoadPoint
+    load: Load
     workers: tuple[str, ...]
     speeds: tuple[WorkerSpeed, ...] = ()
     together: Estimate | None = None

@@ -79,7 +79,7 @@ def best_cell(run: Run, variant: str) -> CellSummary | None:
 
 
 def _rank(run: Run, cell: CellSummary) -> int:
-    decided = run.decided(variant=cell.variant, point=cell.batch_size)
+    decided = run.decided(variant=cell.variant, point=cell.load)
     return _RANKS.index(decided.status) if decided else len(_RANKS)
 
 
@@ -105,10 +105,10 @@ def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:
 
 
 def _row(run: Run, decision: Decision, cell: CellSummary, against: list[str]) -> Row:
-    decided = run.decided(cell.variant, cell.batch_size)
+    decided = run.decided(cell.variant, cell.load)
     status = decided.label if decided else "not decided"
     tone: Tone = "plain"
-    if run.is_excluded(cell.variant, cell.batch_size):
+    if run.is_excluded(cell.variant, cell.load):
         tone = "struck"
     elif decided is not None and decided.status == "recommended":
         tone = "good" if is_win(decision) else "strong"
@@ -119,7 +119,7 @@ def _row(run: Run, decision: Decision, cell: CellSummary, against: list[str]) ->
         *(_against(run, cell, name) for name in against),
     ]
     return Row(
-        cells=[text_cell(cell.variant), text_cell(cell.batch_size), *figures, text_cell(status)],
+        cells=[text_cell(cell.variant), text_cell(cell.load), *figures, text_cell(status)],
         tone=tone,
     )
 
@@ -153,7 +153,7 @@ def _exclusions(decision: Decision) -> Iterator[str]:
     for item in decision.excluded:
         reason = f"{item.reason} ({item.tier})" if several and item.tier else item.reason
         own = sizes.setdefault((item.variant, reason), [])
-        own += [] if item.batch_size is None else [str(item.batch_size)]
+        own += [] if item.load is None else [str(item.load)]
     for (variant, reason), loads in sizes.items():
         at = f" at {', '.join(loads)}" if loads else ""
         yield f"{variant}{at} excluded: {reason}"

@@ -58,7 +58,7 @@ def _tested(tested: Sequence[Difference]) -> Table:
         "Throughput at one price, tested",
         [
             "config",
-            Column(name=load_title(each.batch_size for each in tested), figure=True),
+            Column(name=load_title(each.load for each in tested), figure=True),
             Column(name="of the reference's", figure=True),
             "differs",
             Column(name="starts needed", figure=True),
@@ -66,7 +66,7 @@ def _tested(tested: Sequence[Difference]) -> Table:
         [
             [
                 each.candidate,
-                f"{each.batch_size} against {each.reference_batch_size}",
+                f"{each.load} against {each.reference_load}",
                 figure_cell(each.ratio),
                 "yes" if each.different else "not shown",
                 DASH if each.starts_needed is None else each.starts_needed,
@@ -82,11 +82,8 @@ def _explored(others: Sequence[Difference]) -> Table:
         [
             "config",
             "metric",
-            Column(name=load_title(each.batch_size for each in others), figure=True),
+            Column(name=load_title(each.load for each in others), figure=True),
             Column(name="ratio", figure=True),
         ],
-        [
-            [each.candidate, each.metric, each.batch_size, figure_cell(each.ratio)]
-            for each in others
-        ],
+        [[each.candidate, each.metric, each.load, figure_cell(each.ratio)] for each in others],
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whet.core.format import number
-from whet.core.load_point import Rate
 from whet.core.records.effects import LeverEffect
 from whet.core.run import Run
 from whet.metrics import metrics_in
@@ -27,7 +26,7 @@ def build(run: Run) -> Section | None:
 
 def _batch_axis(run: Run) -> Axis:
     order = tuple(str(size) for size in run.loads)
-    rates = any(isinstance(load, Rate) for load in run.loads)
+    rates = any(load.is_open for load in run.loads)
     title = "requests a second" if rates else "concurrency (requests in flight)"
     return Axis(title=title, scale="category", order=order)
 
@@ -37,7 +36,7 @@ def _load_charts(run: Run) -> Iterator[Chart]:
     for metric in metrics_in("charts"):
         sign, unit = metric.sign, metric.axis or metric.unit
         points = [
-            point(run, cell, str(cell.batch_size), value, f"{shown(value, unit=sign).full} {unit}")
+            point(run, cell, str(cell.load), value, f"{shown(value, unit=sign).full} {unit}")
             for cell in run.cells
             if cell.status == "complete" and (value := cell.estimate(metric.name)) is not None
         ]
@@ -97,11 +96,10 @@ def _speculation(run: Run) -> Iterator[Chart]:
 def _ratio(each: LeverEffect) -> Point:
     return Point(
         series=each.candidate,
-        x=str(each.batch_size),
+        x=str(each.load),
         y=each.ratio.value,
-        order=each.batch_size,
+        order=each.load.value,
         low=each.ratio.low,
         high=each.ratio.high,
-        label=f"{each.candidate} over {each.reference} at {each.batch_size}: "
-        f"{number(each.ratio.value)}",
+        label=f"{each.candidate} over {each.reference} at {each.load}: {number(each.ratio.value)}",
     )

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from whet.core.errors import EngineError, MeasurementError, WhetError
-from whet.core.load_point import LoadPoint, Rate, trial_key
+from whet.core.load import Load, trial_key
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
 from whet.core.records.workers import WorkerCheck, WorkerSpeed
@@ -57,7 +57,7 @@ def serve_check(
     sent: bytes,
     files: Files,
     baseline: ResolvedEngine,
-    point: LoadPoint,
+    point: Load,
     windows: int,
 ) -> Iterator[str | float | Outcome]:
     """Serve the baseline; yield the worker once it is ready, so many windows, and the end.
@@ -103,13 +103,13 @@ def _short(plan: Plan, per_slot: int) -> Plan:
     return replace(plan, spec=spec)
 
 
-def _speed(record: TrialRecord | None, point: LoadPoint) -> tuple[float, float]:
+def _speed(record: TrialRecord | None, point: Load) -> tuple[float, float]:
     """Output tokens per second of a window, and the seconds it took."""
     assert record is not None
     cell = summarise([record], cell=CellContext(price_usd_per_hour=0.0, memory_kind="device"))
     speed = None if cell.tps_mean is None else cell.tps_mean.value
     # A rate fixes the throughput of an open loop; there a disturbed server writes more slowly.
-    if isinstance(point, Rate):
+    if point.is_open:
         speed = None if cell.tpot_p50_ms is None else 1e3 / cell.tpot_p50_ms.value
     if speed is None:
         raise MeasurementError(f"a window has no speed: {cell.failure}")
@@ -142,7 +142,7 @@ def _check(ray: ModuleType, job: Job, count: Callable[[], int], start: Start) ->
     )
     name = baseline.variant.name
     job.recorder.observer.stage("check", f"{name} on every worker at once, on two alone")
-    check = WorkerCheck(variant=name, batch_size=point, workers=("",) * workers)
+    check = WorkerCheck(variant=name, load=point, workers=("",) * workers)
 
     def begin(windows: int) -> Any:
         files = known_files(job.recorder.store, answers=False)
