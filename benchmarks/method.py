@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.evidence import Claim, Verdict
 from whet.core.records.load import ClientHealth, RequestEvent, TrialRecord
 from whet.core.records.quality import QualityRecord
@@ -49,7 +49,9 @@ def drawn(rng: np.random.Generator, sigma: float, starts: int) -> StartTable:
     for size in SIZES:
         logs = common + rng.normal(0, sigma * math.sqrt(0.5), (VARIANTS, starts))
         logs += rng.normal(0, 0.02, starts) + rng.normal(0, 0.005, (VARIANTS, starts))
-        cells |= {(str(v), size): dict(enumerate(np.exp(row))) for v, row in enumerate(logs)}
+        cells |= {
+            (str(v), Load.at(size)): dict(enumerate(np.exp(row))) for v, row in enumerate(logs)
+        }
     return StartTable.of("tps_mean", cells)
 
 
@@ -59,11 +61,11 @@ def false_differences(sigma: float, starts: int, runs: int) -> Iterator[Row]:
     for seed in range(runs):
         table = drawn(np.random.default_rng(seed), sigma, starts)
         tested = [
-            table.difference(("0", 32), (str(v), 32), family=VARIANTS - 1)
+            table.difference(("0", Load.at(32)), (str(v), Load.at(32)), family=VARIANTS - 1)
             for v in range(1, VARIANTS)
         ]
         runs_with += any(each is not None and each.different for each in tested)
-        one = table.difference(("0", 32), ("1", 32), family=1)
+        one = table.difference(("0", Load.at(32)), ("1", Load.at(32)), family=1)
         alone += one is not None and one.different
     yield "false differences per comparison", sigma, starts, alone / runs, "at most 0.05"
     yield "runs with a false difference", sigma, starts, runs_with / runs, "at most 0.05"
@@ -74,11 +76,11 @@ def coverage(sigma: float, starts: int, runs: int) -> Iterator[Row]:
     cell = ratio = 0
     for seed in range(runs):
         table = drawn(np.random.default_rng(seed), sigma, starts)
-        rates = list(table.blocks[8].figures["0"].values())
-        around = table.interval(("0", 8), math.exp(np.log(rates).mean()))
+        rates = list(table.blocks[Load.at(8)].figures["0"].values())
+        around = table.interval(("0", Load.at(8)), math.exp(np.log(rates).mean()))
         assert around is not None
         cell += around[0] <= 1 <= around[1]
-        two = table.difference(("0", 8), ("1", 8), family=0)
+        two = table.difference(("0", Load.at(8)), ("1", Load.at(8)), family=0)
         assert two is not None
         assert two.ratio.low is not None
         assert two.ratio.high is not None
@@ -123,11 +125,13 @@ def recommendations(gain: float, sigma: float, starts: int, runs: int) -> Iterat
 
 def _rates(
     rng: np.random.Generator, gain: float, sigma: float, starts: int
-) -> dict[tuple[str, LoadPoint], dict[int, float]]:
+) -> dict[tuple[str, Load], dict[int, float]]:
     """Rates of four variants at one load; the first is the default."""
     logs = rng.normal(0, math.hypot(sigma, 0.005), (4, starts)) + rng.normal(0, 0.02, starts)
     logs[1:] += math.log1p(gain)
-    return {(str(v), 8): dict(enumerate(np.exp(row).tolist())) for v, row in enumerate(logs)}
+    return {
+        (str(v), Load.at(8)): dict(enumerate(np.exp(row).tolist())) for v, row in enumerate(logs)
+    }
 
 
 def _mean(rates: dict[int, float]) -> float:
@@ -135,9 +139,9 @@ def _mean(rates: dict[int, float]) -> float:
 
 
 def _inputs(
-    main: dict[tuple[str, LoadPoint], dict[int, float]],
+    main: dict[tuple[str, Load], dict[int, float]],
     table: StartTable,
-    fresh: dict[tuple[str, LoadPoint], dict[int, float]],
+    fresh: dict[tuple[str, Load], dict[int, float]],
     sure: StartTable,
 ) -> DecisionInputs:
     tier = TierInputs(
@@ -153,7 +157,7 @@ def _inputs(
     return DecisionInputs(baseline="0", reference="0", tiers=[tier], objective=ObjectiveSpec())
 
 
-def _cell(name: str, load: LoadPoint, rates: dict[int, float], table: StartTable) -> CellSummary:
+def _cell(name: str, load: Load, rates: dict[int, float], table: StartTable) -> CellSummary:
     """A cell that meets the objective for certain, at a dollar an hour."""
     rate = _mean(rates)
     low, high = table.interval((name, load), rate) or (None, None)
@@ -161,7 +165,7 @@ def _cell(name: str, load: LoadPoint, rates: dict[int, float], table: StartTable
     tps = Estimate(value=rate, low=low, high=high, samples=len(rates))
     return CellSummary(
         variant=name,
-        batch_size=load,
+        load=load,
         status="complete",
         trials=len(rates),
         starts=len(rates),
@@ -194,9 +198,7 @@ def _passed(name: str) -> QualityRecord:
 
 def _proved(name: str) -> Verdict:
     claim = Claim(kind="weights", statement="", expected="", per_cell=False)
-    return Verdict(
-        variant=name, batch_size=None, claim=claim, outcome="proved", observed="", sources=()
-    )
+    return Verdict(variant=name, load=None, claim=claim, outcome="proved", observed="", sources=())
 
 
 def latency_bias(requests_per_slot: int, starts: int, runs: int) -> Iterator[Row]:
@@ -227,7 +229,7 @@ def _closed_loop(rng: np.random.Generator, requests_per_slot: int, start: int) -
     requests = tuple(_event(index, *each) for index, each in enumerate(sorted(events)))
     return TrialRecord(
         variant="v",
-        batch_size=_SLOTS,
+        load=Load.at(_SLOTS),
         trial=start,
         start=start,
         status="complete",

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from benchmarks.table import without_folders
 
+from whet.core.load import trial_key
 from whet.core.records.codec import encode
 from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.store import RunStore
@@ -68,7 +69,7 @@ def _trials(run: Path, step_ns: int, *, texts: bool) -> Iterator[tuple[str, byte
         if not texts:
             requests = tuple(replace(event, text="") for event in requests)
         data: Any = encode(replace(record, requests=requests))
-        name = f"trials/{record.variant}--b{record.batch_size:03d}-t{record.trial}.json"
+        name = f"trials/{trial_key(record.variant, record.load, record.trial)}.json"
         yield name, json.dumps(data, separators=(",", ":")).encode()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from whet.ci.compare import compare_runs, open_sides
 from whet.ci.options import CiOptions
 from whet.ci.result import Check, CiResult
+from whet.core.load import Load
 from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.records.summary import CellSummary
 from whet.core.run import Run
@@ -48,7 +49,7 @@ def change_trials(
 ) -> None:
     with RunStore.open(root, resume=True) as store:
         for key, trial in store.keyed("trials", TrialRecord).items():
-            if trial.variant == variant and size in (None, trial.batch_size):
+            if trial.variant == variant and size in (None, trial.load.concurrency):
                 store.put("trials", key, change(trial))
 
 
@@ -100,7 +101,7 @@ def change_record(root: Path, kind: str, key: str, cls: type[Any], **fields: Any
 def change_cell(root: Path, variant: str, size: int, **fields: Any) -> None:
     """Change fields and figures of a stored cell."""
     key = f"{variant}--b{size:03d}"
-    cell = Run.read(root).cell(variant, size)
+    cell = Run.read(root).cell(variant, Load.at(size))
     assert cell is not None
     figures = {name: fields.pop(name) for name in METRICS if name in fields}
     change_record(root, "cells", key, CellSummary, figures={**cell.figures, **figures}, **fields)

@@ -19,6 +19,7 @@ from tests.ci.planted import (
     slower,
 )
 from whet.core.counters import ACCEPTED, PREFIX_HITS
+from whet.core.load import Load
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import VerdictSet
 from whet.core.records.load import WorkloadFacts
@@ -142,7 +143,7 @@ def test_every_claim_has_to_be_proved_still(demo: Path, copy_of: Copy) -> None:
 def test_a_claim_not_judged_at_a_load_is_unknown(demo: Path, copy_of: Copy) -> None:
     candidate = copy_of(demo)
     own = [each for each in Run.read(candidate).verdicts if each.variant == SPECULATING]
-    rest = tuple(each for each in own if each.batch_size != 1)
+    rest = tuple(each for each in own if each.load != Load.at(1))
     change_record(candidate, "verdicts", SPECULATING, VerdictSet, verdicts=rest)
     claim = check(compared(candidate, demo), "evidence: speculation")
     assert claim.verdict == "unknown"
@@ -258,7 +259,7 @@ def exclude_failed(root: Path, reason: str) -> None:
     """Exclude the cell at concurrency 8 from the decision, as a failed one is."""
 
     def exclude(decision: dict[str, list[dict[str, object]]]) -> None:
-        place = {"variant": SPECULATING, "batch_size": 8, "tier": "AMD EPYC × 2"}
+        place = {"variant": SPECULATING, "load": {"concurrency": 8}, "tier": "AMD EPYC × 2"}
         decision["excluded"].append(place | {"reason": reason, "kind": "failed"})
 
     change_file(root, "decision.json", exclude)
@@ -302,7 +303,7 @@ def test_a_server_that_died_under_load_fails(demo: Path, copy_of: Copy) -> None:
 def test_runs_without_a_common_load_say_so(demo: Path, copy_of: Copy) -> None:
     candidate = copy_of(demo)
     for size in (1, 8):
-        change_cell(candidate, SPECULATING, size, batch_size=size + 20)
+        change_cell(candidate, SPECULATING, size, load=Load.at(size + 20))
     result = compared(candidate, demo)
     assert check(result, "loads").verdict == "unknown"
     objective = check(result, "objective, concurrency 8")

@@ -17,6 +17,7 @@ from whet.ci.document import ci_document
 from whet.ci.files import junit_xml, metrics_json, write_files
 from whet.ci.options import CiOptions
 from whet.ci.result import Change, Check, CiResult
+from whet.core.load import Load
 from whet.core.run import Run
 from whet.report.writers.markdown import render_markdown
 
@@ -99,7 +100,7 @@ def test_benchmarks_have_the_fields_and_the_units_of_pytest_benchmark(demo: Path
         for size in (1, 8)
     }
     stats = cases[f"output_token[{VARIANT}-b008]"]["stats"]
-    cell = run.cell(VARIANT, 8)
+    cell = run.cell(VARIANT, Load.at(8))
     assert cell is not None
     assert cell.tps_mean is not None
     assert stats["data"][:2] == [pytest.approx(1 / 958.4994, rel=1e-6), pytest.approx(1 / 965.5701)]

@@ -72,7 +72,7 @@ def test_a_change_reaches_the_run_and_is_noted_beside_it(
     assert (resolved["load"]["trials"], resolved["load"]["concurrency"]) == (1, [2])
     assert "# changed by --set load.trials=1" in (root / "spec.yaml").read_text()
     document = json.loads(said.out)
-    assert {cell["batch_size"] for cell in document["cells"]} == {2}
+    assert {cell["load"]["concurrency"] for cell in document["cells"]} == {2}
     assert json.loads(whet("report", root, "--json").out) == document
     decided = json.loads(whet("decide", root, "--json").out)["decision"]
     assert decided["recommendation"] is None

@@ -11,6 +11,7 @@ import pytest
 from tests.cli.stage import Whet
 from tests.scripted_server import scripted_server
 from whet.core.errors import NothingQualifiesError, StorageError, UsageError
+from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.store import locked
 from whet.watch.source import source_files, source_of_run
@@ -29,7 +30,7 @@ def run(tmp_path: Path) -> Path:
 
 def write_bundle(folder: Path, run: Path) -> Path:
     """The part of a bundle that the watch reads."""
-    for name, text in source_files(source_of_run(Run.read(run), "draft+cache", 8)).items():
+    for name, text in source_files(source_of_run(Run.read(run), "draft+cache", Load.at(8))).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from whet.core.load import Load
 from whet.core.records.decision import Decision, MatrixEntry
 from whet.core.records.evidence import Claim, Verdict
 from whet.core.records.quality import QualityRecord
@@ -35,7 +36,7 @@ def cell(variant: str, batch: int, cost: float, ttft: float, **changes: Any) -> 
     """A finished cell; throughput follows from the cost at 1 USD an hour."""
     fields: dict[str, Any] = {
         "variant": variant,
-        "batch_size": batch,
+        "load": Load.at(batch),
         "status": "complete",
         "trials": 3,
         "starts": 3,
@@ -108,7 +109,7 @@ def verdict(
     )
     return Verdict(
         variant=variant,
-        batch_size=batch,
+        load=None if batch is None else Load.at(batch),
         claim=claim,
         outcome=outcome,
         observed=f"what was seen of {kind}",
@@ -125,7 +126,7 @@ def starts(
         value = item.estimate(metric)
         logs = sd * np.linspace(1, -1, count) * (-1) ** at if count > 1 else [0.0]
         logs = logs if value is not None else []
-        figures[item.variant, item.batch_size] = {
+        figures[item.variant, item.load] = {
             number: value.value * math.exp(log) for number, log in enumerate(logs)
         }
     return StartTable.of(metric, {place: each for place, each in figures.items() if each})

@@ -14,15 +14,16 @@ from tests.decision.cells import (
     verdict,
     with_figures,
 )
+from whet.core.load import Load
 
 FP16, AWQ = cell("fp16", 8, 1.00, 150), cell("awq", 8, 0.60, 150)
 
 
-def test_the_cheapest_that_qualifies_wins_at_its_own_batch_size() -> None:
+def test_the_cheapest_that_qualifies_wins_at_its_own_load() -> None:
     cells = [FP16, cell("awq", 4, 0.9, 100), cell("awq", 8, 0.6, 300), cell("awq", 16, 0.4, 900)]
     decision = decided(tier(cells))
-    won = [entry(decision, ttft).batch_size for ttft in (200.0, 500.0, 1000.0)]
-    assert won == [4, 8, 16]
+    won = [entry(decision, ttft).load for ttft in (200.0, 500.0, 1000.0)]
+    assert won == [Load.at(4), Load.at(8), Load.at(16)]
     assert {item.outcome for item in decision.matrix} == {"certified"}
     assert len(decision.matrix) == 9
 
@@ -68,7 +69,7 @@ def test_unmeasured_quality_is_no_pass() -> None:
     decision = decided(tier([FP16, AWQ], quality={"fp16": quality("fp16")}))
     assert entry(decision).variant == "fp16"
     [found] = decision.excluded
-    assert (found.variant, found.batch_size) == ("awq", None)
+    assert (found.variant, found.load) == ("awq", None)
     assert "not measured" in found.reason
 
 
@@ -116,10 +117,10 @@ def test_an_uncertified_tail_may_win_and_says_so() -> None:
 def test_an_unfinished_cell_is_excluded_everywhere(changes: dict[str, object], said: str) -> None:
     decision = decided(tier([FP16, cell("awq", 8, 0.6, 150, **changes)]))
     [found] = decision.excluded
-    assert (found.variant, found.batch_size, found.tier) == ("awq", 8, "L4")
+    assert (found.variant, found.load, found.tier) == ("awq", Load.at(8), "L4")
     assert said in found.reason
     assert {item.variant for item in decision.matrix} == {"fp16"}
-    assert decision.pareto == (("fp16", 8),)
+    assert decision.pareto == (("fp16", Load.at(8)),)
 
 
 @pytest.mark.parametrize("outcome", ["contradicted", "unproved"])
@@ -127,12 +128,12 @@ def test_a_start_claim_without_evidence_excludes_every_cell(outcome: str) -> Non
     cells = [FP16, AWQ, cell("awq", 16, 0.5, 150)]
     proofs = [verdict("fp16"), verdict("awq"), verdict("awq", outcome, kind="prefix_cache")]
     decision = decided(tier(cells, verdicts=proofs))
-    assert [(item.variant, item.batch_size) for item in decision.excluded] == [
-        ("awq", 8),
-        ("awq", 16),
+    assert [(item.variant, item.load) for item in decision.excluded] == [
+        ("awq", Load.at(8)),
+        ("awq", Load.at(16)),
     ]
     assert outcome in decision.excluded[0].reason
-    assert decision.pareto == (("fp16", 8),)
+    assert decision.pareto == (("fp16", Load.at(8)),)
 
 
 def test_a_cell_claim_without_evidence_excludes_that_cell_only() -> None:
@@ -144,8 +145,8 @@ def test_a_cell_claim_without_evidence_excludes_that_cell_only() -> None:
         verdict("awq", "contradicted", 16, "speculation"),
     ]
     decision = decided(tier(cells, verdicts=proofs))
-    assert [(item.variant, item.batch_size) for item in decision.excluded] == [("awq", 16)]
-    assert entry(decision).batch_size == 8
+    assert [(item.variant, item.load) for item in decision.excluded] == [("awq", Load.at(16))]
+    assert entry(decision).load == Load.at(8)
 
 
 def test_a_cell_claim_proved_elsewhere_proves_nothing_here() -> None:
@@ -153,7 +154,7 @@ def test_a_cell_claim_proved_elsewhere_proves_nothing_here() -> None:
     proofs = [verdict("fp16"), verdict("awq", "proved", 8, "speculation")]
     decision = decided(tier(cells, verdicts=proofs))
     [found] = decision.excluded
-    assert found.batch_size == 16
+    assert found.load == Load.at(16)
     assert "not judged at this load" in found.reason
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.decision.cells import cell, decided, quality, tier
-from whet.core.load_point import LoadPoint, Rate
+from whet.core.load import Load
 from whet.core.records.decision import Decision
 from whet.core.records.summary import CellSummary
 from whet.decision import TierInputs
@@ -24,7 +24,7 @@ _LATENCIES = st.sampled_from([100.0, 499.0, 900.0])
 
 
 @st.composite
-def measured(draw: st.DrawFn, loads: list[LoadPoint], names: tuple[str, ...]) -> Any:
+def measured(draw: st.DrawFn, loads: list[Load], names: tuple[str, ...]) -> Any:
     """Cells of these variants, and the starts that they are the figures of."""
     count, cells, figures = draw(st.integers(1, 3)), [], {}
     for name in names:
@@ -34,14 +34,14 @@ def measured(draw: st.DrawFn, loads: list[LoadPoint], names: tuple[str, ...]) ->
             # A cell's figure is not always the mean of its starts: trials may be of other lengths.
             cost = 1e6 / 3600 / mean * draw(st.sampled_from([1.0, 1.0, 0.96, 1.04]))
             item = cell(name, 1, cost, draw(_LATENCIES), starts=count)
-            cells.append(replace(item, batch_size=load))
+            cells.append(replace(item, load=load))
             figures[name, load] = dict(enumerate(rates))
     return cells, figures
 
 
 @st.composite
 def tiers(draw: st.DrawFn, name: str, at_rates: bool) -> TierInputs:
-    loads: list[LoadPoint] = [Rate(2.0), Rate(6.0)] if at_rates else [1, 8]
+    loads: list[Load] = [Load.rate(2.0), Load.rate(6.0)] if at_rates else [Load.at(1), Load.at(8)]
     names = tuple(
         n for n in _VARIANTS if n != "usual" or draw(st.booleans()) or draw(st.booleans())
     )
@@ -69,7 +69,7 @@ def tiers(draw: st.DrawFn, name: str, at_rates: bool) -> TierInputs:
 def cost_of(inputs: TierInputs, item: CellSummary) -> float:
     """Dollars that the decision ranks by: a million tokens, or servers for the demand."""
     if inputs.demand_rps is not None:
-        return -(-inputs.demand_rps // float(item.batch_size))
+        return -(-inputs.demand_rps // item.load.value)
     assert item.cost_per_1m_tokens is not None
     return item.cost_per_1m_tokens.value
 
@@ -77,7 +77,7 @@ def cost_of(inputs: TierInputs, item: CellSummary) -> float:
 def usual_costs(inputs: TierInputs, *, confirmed: bool) -> list[float]:
     """Costs of the default's cells that meet the limits, by the figures that count."""
     passes = dict(inputs.quality["usual"].verdicts)[0.01] == "pass"
-    again = {(c.variant, c.batch_size): c for c in inputs.confirmation} if confirmed else {}
+    again = {(c.variant, c.load): c for c in inputs.confirmation} if confirmed else {}
     cells = [c for c in inputs.cells if c.variant == "usual"]
     late = {p for p, c in again.items() if c.ttft_p95_ms.value >= 500}  # type: ignore[union-attr]
     met = [
@@ -86,10 +86,10 @@ def usual_costs(inputs: TierInputs, *, confirmed: bool) -> list[float]:
         if passes
         and c.ttft_p95_ms is not None
         and c.ttft_p95_ms.value < 500
-        and (c.variant, c.batch_size) not in late
+        and (c.variant, c.load) not in late
     ]
     cheapest = sorted(met, key=lambda c: cost_of(inputs, c))[:1]
-    return [cost_of(inputs, again.get((c.variant, c.batch_size), c)) for c in cheapest]
+    return [cost_of(inputs, again.get((c.variant, c.load), c)) for c in cheapest]
 
 
 def check(decision: Decision, *every: TierInputs) -> None:

@@ -1,6 +1,7 @@
 """The front over cost, tail TTFT and quality."""
 
 from tests.decision.cells import cell, decided, quality, tier
+from whet.core.load import Load
 
 
 def test_the_front_keeps_what_nothing_beats_cheapest_first() -> None:
@@ -17,12 +18,16 @@ def test_the_front_keeps_what_nothing_beats_cheapest_first() -> None:
         "slow": quality("slow", ratio=1.006),
     }
     decision = decided(tier(cells, quality=records))
-    assert decision.pareto == (("awq", 8), ("fp16", 8), ("fp16", 1))
+    assert decision.pareto == (
+        ("awq", Load.at(8)),
+        ("fp16", Load.at(8)),
+        ("fp16", Load.at(1)),
+    )
 
 
 def test_equal_points_are_both_kept() -> None:
     decision = decided(tier([cell("a", 8, 1.0, 100), cell("b", 8, 1.0, 100)]))
-    assert decision.pareto == (("a", 8), ("b", 8))
+    assert decision.pareto == (("a", Load.at(8)), ("b", Load.at(8)))
 
 
 def test_wrong_or_unknown_answers_are_on_no_front() -> None:
@@ -32,4 +37,4 @@ def test_wrong_or_unknown_answers_are_on_no_front() -> None:
         "broken": quality("broken", ("fail",) * 3, ratio=1.2),
         "unknown": quality("unknown", ("unknown",) * 3, ratio=None),
     }
-    assert decided(tier(cells, quality=records)).pareto == (("fp16", 8),)
+    assert decided(tier(cells, quality=records)).pareto == (("fp16", Load.at(8)),)

@@ -16,7 +16,7 @@ from tests.decision.cells import (
     with_figures,
 )
 from whet.core.format import significant
-from whet.core.load_point import Rate
+from whet.core.load import Load
 from whet.core.records.codec import decode, encode
 from whet.core.records.decision import Decision, Fleet, Recommendation
 from whet.core.records.quality import QualityRecord
@@ -41,7 +41,7 @@ def test_the_saving_is_against_the_baselines_own_best_cost() -> None:
     dear = cell("fp16", 1, 9.0, 100)
     late = cell("fp16", 32, 0.1, 9000)
     found = recommended(decided(tier([dear, FP16, late, AWQ])))
-    assert (found.variant, found.batch_size, found.tier) == ("awq", 8, "L4")
+    assert (found.variant, found.load, found.tier) == ("awq", Load.at(8), "L4")
     assert found.reference_cost_per_1m_tokens is not None
     assert found.reference_cost_per_1m_tokens.value == 1.0
     assert found.saving is not None
@@ -210,9 +210,9 @@ def test_what_is_dearer_than_the_baseline_saves_nothing_against_it() -> None:
 def test_every_variant_is_tested_against_the_reference_once() -> None:
     cells = [FP16, cell("fp16", 16, 1.1, 200), AWQ, cell("gptq", 16, 0.7, 150)]
     decision = decided(tier(cells))
-    assert [(d.candidate, d.batch_size, d.reference_batch_size) for d in decision.differences] == [
-        ("awq", 8, 8),
-        ("gptq", 16, 8),
+    assert [(d.candidate, d.load, d.reference_load) for d in decision.differences] == [
+        ("awq", Load.at(8), Load.at(8)),
+        ("gptq", Load.at(16), Load.at(8)),
     ]
     assert {d.family for d in decision.differences} == {2}
 
@@ -237,7 +237,11 @@ def test_what_weakens_the_evidence_is_said() -> None:
 def test_the_recommendation_is_for_the_requested_point() -> None:
     cells = [FP16, AWQ, cell("awq", 16, 0.3, 900)]
     found = recommended(decided(tier(cells), recommend_ttft_ms=1000.0, recommend_quality=0.05))
-    assert (found.batch_size, found.ttft_target_ms, found.quality_tolerance) == (16, 1000.0, 0.05)
+    assert (found.load, found.ttft_target_ms, found.quality_tolerance) == (
+        Load.at(16),
+        1000.0,
+        0.05,
+    )
 
 
 def test_the_cheapest_tier_is_recommended_against_the_baselines_cheapest() -> None:
@@ -272,8 +276,8 @@ def test_degenerate_timed_text_excludes_every_cell_of_its_variant() -> None:
     }
     decision = decided(tier(cells, degenerate=found))
     assert recommended(decision).variant == "other"
-    told = {(item.variant, item.batch_size): item.reason for item in decision.excluded}
-    assert set(told) == {("awq", 8), ("awq", 16)}
+    told = {(item.variant, item.load): item.reason for item in decision.excluded}
+    assert set(told) == {("awq", Load.at(8)), ("awq", Load.at(16))}
     said = "its timed answers are degenerate text: 12 of 80 timed answers are degenerate text"
     assert set(told.values()) == {said}
     assert "awq" not in {variant for variant, _ in decision.pareto}
@@ -446,12 +450,12 @@ def test_speculation_that_was_checked_is_a_reason() -> None:
 @pytest.mark.parametrize(
     ("held_up", "told"),
     [
-        (("awq", 8), "another process slowed its cell down"),
-        (("fp16", 8), "another process slowed fp16's cell down"),
-        (("awq", 1), None),
+        (("awq", Load.at(8)), "another process slowed its cell down"),
+        (("fp16", Load.at(8)), "another process slowed fp16's cell down"),
+        (("awq", Load.at(1)), None),
     ],
 )
-def test_a_cell_that_was_held_up_is_a_caution(held_up: tuple[str, int], told: str | None) -> None:
+def test_a_cell_that_was_held_up_is_a_caution(held_up: tuple[str, Load], told: str | None) -> None:
     found = recommended(decided(tier([FP16, AWQ], disturbed={held_up})))
     heard = [caution for caution in found.cautions if "another process" in caution]
     assert len(heard) == (told is not None)
@@ -460,9 +464,9 @@ def test_a_cell_that_was_held_up_is_a_caution(held_up: tuple[str, int], told: st
 
 def at_rates(name: str, *ttft: float, **changes: Any) -> list[CellSummary]:
     """Cells of one variant at 2 and 6 requests a second; the costs follow from the rates."""
-    rates = (Rate(2.0), Rate(6.0))
+    rates = (2.0, 6.0)
     return [
-        replace(cell(name, 1, 1 / rate, late, **changes), batch_size=rate)
+        replace(cell(name, 1, 1 / rate, late, **changes), load=Load.rate(rate))
         for rate, late in zip(rates, ttft, strict=True)
     ]
 
@@ -471,7 +475,7 @@ def test_at_rates_the_fewest_servers_win() -> None:
     cells = [*at_rates("fp16", 100, 900), *at_rates("awq", 100, 300)]
     inputs = tier(cells, price_usd_per_hour=1.0, demand_rps=9.0)
     found = recommended(decided(inputs))
-    assert (found.variant, found.batch_size) == ("awq", Rate(6.0))
+    assert (found.variant, found.load) == ("awq", Load.rate(6.0))
     assert found.fleet == Fleet(demand_rps=9.0, rate_rps=4.5, servers=2, usd_per_month=1460.0)
     assert found.reference_fleet is not None
     assert found.reference_fleet.servers == 5
@@ -482,7 +486,7 @@ def test_at_rates_the_fewest_servers_win() -> None:
 
 
 def test_a_quotient_of_rates_that_rounds_up_makes_no_server() -> None:
-    [item] = [replace(cell("fp16", 1, 1.0, 100), batch_size=Rate(0.1))]
+    [item] = [replace(cell("fp16", 1, 1.0, 100), load=Load.rate(0.1))]
     found = recommended(decided(tier([item], price_usd_per_hour=1.0, demand_rps=1.1)))
     assert found.fleet is not None
     assert found.fleet.servers == 11  # 1.1 / 0.1 is 11.000000000000002

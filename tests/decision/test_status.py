@@ -19,7 +19,7 @@ CELLS = [
 
 
 def labels(decision: Decision) -> dict[tuple[str, int], str]:
-    return {(item.variant, item.batch_size): item.label for item in decision.cells}
+    return {(item.variant, item.load.slots): item.label for item in decision.cells}
 
 
 def test_each_cell_has_one_status() -> None:

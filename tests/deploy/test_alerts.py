@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from whet.core import counters
+from whet.core.load import Load
 from whet.core.records.codec import decode
 from whet.core.records.envelope import Envelope
 from whet.core.run import Run
@@ -283,7 +284,7 @@ def test_old_engines_alert_at_an_edge_that_they_have(tmp_path: Path, envelope: E
 def test_the_published_run_has_an_envelope(tmp_path: Path) -> None:
     with tarfile.open(HERE.parents[1] / "results" / "cpu-demo" / "run.tar.xz") as tar:
         tar.extractall(tmp_path)  # our own archive; filters came with 3.11.4
-    published = envelope_of(Run.read(tmp_path / "run"), "draft+cache", 8)
+    published = envelope_of(Run.read(tmp_path / "run"), "draft+cache", Load.at(8))
     lengths = published.range_of("acceptance_length")
     assert lengths is not None
     assert lengths.starts == 4

@@ -121,10 +121,10 @@ class Bench:
 
     @property
     def measured(self) -> list[tuple[str, int, int]]:
-        return [(plan.variant, plan.batch_size, plan.trial) for plan in self.plans]
+        return [(plan.variant, plan.load.slots, plan.trial) for plan in self.plans]
 
     def run_trial(self, _url: str, _model: str, *, plan: TrialPlan, **asked: Any) -> TrialRecord:
-        cell = (plan.variant, plan.batch_size)
+        cell = (plan.variant, plan.load.slots)
         speed = self.speeds.get(cell, 1.0) - self.slower * (len(self.engine.started) - 1)
         if len(plan.offsets_ns) > self.capacity.get(plan.variant, math.inf):
             speed = 0.001
@@ -135,7 +135,7 @@ class Bench:
                 steady(16, scale=1 / speed),
                 number=plan.trial,
                 variant=plan.variant,
-                batch_size=plan.batch_size,
+                load=plan.load,
             ),
             workload_sha256=plan.workload.facts.sha256,
             loop=plan.loop,
@@ -197,6 +197,6 @@ def story(bench: Bench, spec: Spec, root: Path, *, resume: bool = False) -> None
         run(spec, Recorder(store=store, observer=Silent()), engines=bench.engine)
 
 
-def cells(root: Path) -> dict[tuple[str, int], CellSummary]:
+def cells(root: Path) -> dict[tuple[str, float], CellSummary]:
     found = RunStore.read(root).all("cells", CellSummary)
-    return {(cell.variant, cell.batch_size): cell for cell in found}
+    return {(cell.variant, cell.load.value): cell for cell in found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whet.core.load import Load
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.records.load import ClientHealth, Counters, RequestEvent, TrialRecord, WorkloadFacts
 
@@ -72,7 +73,7 @@ def trial(
     )
     return TrialRecord(
         variant="v",
-        batch_size=4,
+        load=Load.at(4),
         trial=0,
         status=status,
         workload_sha256=sha256,

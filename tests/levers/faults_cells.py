@@ -7,6 +7,7 @@ from dataclasses import replace
 from tests.levers.builders import DRAFT, counters, trial, workload
 from tests.levers.planted import Judge, cell, contradicted, unproved
 from tests.levers.recorded import scraped
+from whet.core.load import Load
 from whet.core.records.engine import Speculation
 from whet.core.records.evidence import Verdict
 from whet.core.records.load import Counters, TrialRecord
@@ -67,7 +68,7 @@ def batches(*sent_ended: tuple[int, int], loop: str = "static") -> Verdict:
         replace(plain.requests[0], index=i, sent_ns=sent, ended_ns=ended)
         for i, (sent, ended) in enumerate(sent_ended)
     ]
-    made = replace(plain, batch_size=2, loop=loop, requests=tuple(events))
+    made = replace(plain, load=Load.at(2), loop=loop, requests=tuple(events))
     return cell("batching", made, batching="static")
 
 

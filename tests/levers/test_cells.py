@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.levers.builders import DRAFT, counters, resolved, trial, workload
+from whet.core.load import Load
 from whet.core.records.engine import Speculation
 from whet.core.records.evidence import Verdict
 from whet.core.records.load import Counters, TrialRecord
@@ -38,7 +39,7 @@ def test_accepted_tokens_prove_speculation_over_all_trials() -> None:
     verdict = speculation(first, second)
     assert verdict.outcome == "proved"
     assert "acceptance length 2.50" in verdict.observed  # 1 + 300 / 200
-    assert verdict.batch_size == 4
+    assert verdict.load == Load.at(4)
     assert any("155 → 305" in source for source in verdict.sources)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.levers.recorded import log
+from whet.core.load import Load
 from whet.core.records.evidence import EngineFacts, LeverCost, TrialNotices
 from whet.core.records.summary import CellSummary
 from whet.levers.side_effects import Observed, side_effects_of
@@ -20,7 +21,7 @@ def in_trial(name: str, *kernels: str) -> tuple[TrialNotices, ...]:
         "consider extending warmup to cover this shape/config."
         for kernel in kernels
     )
-    return (TrialNotices(variant=name, batch_size=4, trial=0, notices=lines),)
+    return (TrialNotices(variant=name, load=Load.at(4), trial=0, notices=lines),)
 
 
 COSTS = {
@@ -73,16 +74,16 @@ def test_graphs_that_went_and_a_lost_prefix_block_are_told() -> None:
         return Observed(variant=name, facts=facts, cells=(summary(name, hit_rate),))
 
     found = costs(at("eagle", eager, 256 / 320), at("fp16", graphs, 288 / 320))
-    assert found["no CUDA graphs"].batch_size is None
+    assert found["no CUDA graphs"].load is None
     assert found["a lower prefix hit rate"].detail == "80.0%, 90.0% without"
-    assert found["a lower prefix hit rate"].batch_size == 4
+    assert found["a lower prefix hit rate"].load == Load.at(4)
     assert not costs(at("fp16", graphs, 0.9), at("again", graphs, 0.9))
 
 
 def summary(name: str, hit_rate: float) -> CellSummary:
     return CellSummary(
         variant=name,
-        batch_size=4,
+        load=Load.at(4),
         status="complete",
         trials=1,
         requests=20,

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from tests.levers.proxy import Rewrite, rewriting_proxy
+from whet.core.load import Load
 from whet.core.provenance import cpu_dtype
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.records.evidence import Declared, EngineFacts, Verdict
@@ -94,7 +95,7 @@ class Live:
         calls = [replace(call, extra={**call.extra, "model": lora}) for call in calls]
         plan = TrialPlan(
             variant="v",
-            batch_size=4,
+            load=Load.at(4),
             trial=0,
             workload=workload,
             warmup=() if lora else texts(4, shared=True),
@@ -255,7 +256,7 @@ def test_static_batches_that_were_a_closed_loop(
 ) -> None:
     assert plain.cell("batching", *plain_trial, batching="static").outcome == "contradicted"
     trial, facts = plain_trial
-    relabelled = replace(trial, loop="static", batch_size=2)  # four were in flight
+    relabelled = replace(trial, loop="static", load=Load.at(2))  # four were in flight
     assert plain.cell("batching", relabelled, facts, batching="static").outcome == "contradicted"
 
 

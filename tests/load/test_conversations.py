@@ -45,7 +45,7 @@ def demo() -> TextTokenizer:
 
 @pytest.fixture(scope="module")
 def planned(demo: TextTokenizer) -> tuple[PlannedConversation, ...]:
-    return plan_conversations(SHAPE, demo, batch_size=2, trial=0)
+    return plan_conversations(SHAPE, demo, concurrency=2, trial=0)
 
 
 def run(
@@ -102,10 +102,10 @@ def test_a_first_prompt_shorter_than_its_frame_and_a_missing_template_are_refuse
     demo: TextTokenizer, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="at least"):
-        plan_conversations(replace(SHAPE, first_tokens=3), demo, batch_size=1, trial=0)
+        plan_conversations(replace(SHAPE, first_tokens=3), demo, concurrency=1, trial=0)
     bare = load_text_tokenizer(write_tokenizer(tmp_path, template=None))
     with pytest.raises(UsageError, match="no chat template"):
-        plan_conversations(SHAPE, bare, batch_size=1, trial=0)
+        plan_conversations(SHAPE, bare, concurrency=1, trial=0)
 
 
 def test_a_plan_has_the_stated_turns_and_tokens(
@@ -126,7 +126,7 @@ def test_a_plan_has_the_stated_turns_and_tokens(
 
 def test_a_planned_prompt_is_what_the_template_makes_of_the_history(demo: TextTokenizer) -> None:
     [conversation] = plan_conversations(
-        replace(SHAPE, conversations=1, system="You help."), demo, batch_size=1, trial=0
+        replace(SHAPE, conversations=1, system="You help."), demo, concurrency=1, trial=0
     )
     answer = " ".join(demo.words[:4])  # four tokens and the first word's bare form
     added = len(demo.content_ids(answer)) - 4
@@ -140,7 +140,7 @@ def test_a_planned_prompt_is_what_the_template_makes_of_the_history(demo: TextTo
 def test_a_shared_system_prompt_is_counted_in_blocks(demo: TextTokenizer) -> None:
     system = " ".join(demo.words[:50])
     shape = replace(SHAPE, system=system, first_tokens=120, turns=1)
-    conversations = plan_conversations(shape, demo, batch_size=1, trial=0)
+    conversations = plan_conversations(shape, demo, concurrency=1, trial=0)
     common = len(demo.content_ids(system)) + 4  # <|bos|> <|system|> … <|end|> <|user|>
     assert expected_hit_rate(conversations, block_size=16) == common // 16 * 16 / 120
     assert expected_hit_rate(conversations, block_size=1) == common / 120
@@ -148,9 +148,9 @@ def test_a_shared_system_prompt_is_counted_in_blocks(demo: TextTokenizer) -> Non
 
 def test_plans_are_reproducible_and_fresh_for_every_trial(demo: TextTokenizer) -> None:
     varied = replace(SHAPE, turns=2, conversations=8)
-    one, again = (plan_conversations(varied, demo, batch_size=2, trial=0) for _ in "ab")
+    one, again = (plan_conversations(varied, demo, concurrency=2, trial=0) for _ in "ab")
     assert one == again
-    other = plan_conversations(varied, demo, batch_size=2, trial=1)
+    other = plan_conversations(varied, demo, concurrency=2, trial=1)
     said = [{turn.user for c in plan for turn in c.turns} for plan in (one, other)]
     assert said[0].isdisjoint(said[1])
     firsts = [c.turns[0].user.split()[0] for c in one]
@@ -190,7 +190,7 @@ def test_the_system_prompt_stands_first_and_other_servers_get_no_vllm_fields(
 ) -> None:
     shape = replace(SHAPE, system="Be brief.", ignore_eos=False, conversations=1)
     with scripted_server() as server:
-        run(server, plan_conversations(shape, demo, batch_size=1, trial=0))
+        run(server, plan_conversations(shape, demo, concurrency=1, trial=0))
     assert [b["messages"][0]["role"] for b in server.requests] == ["system"] * 3
     assert not {"ignore_eos", "skip_special_tokens"} & server.requests[0].keys()
 
@@ -200,7 +200,7 @@ def test_a_turn_is_due_when_the_one_before_has_ended_and_was_thought_over(
 ) -> None:
     shape = replace(SHAPE, think_ms=30, conversations=2)
     with scripted_server(ttft_s=0.002) as server:
-        loop = run(server, plan_conversations(shape, demo, batch_size=2, trial=0))
+        loop = run(server, plan_conversations(shape, demo, concurrency=2, trial=0))
     found = events(loop)
     for first, second, third in (found[:3], found[3:]):
         assert first.scheduled_ns == 0

@@ -10,6 +10,7 @@ import pytest
 
 from tests.load.prompts_factory import CHAT_TEMPLATE, NO_SYSTEM, write_tokenizer
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.load import Load
 from whet.load import Draw
 from whet.load.dataset import (
     Dataset,
@@ -19,7 +20,7 @@ from whet.load.dataset import (
 )
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 
-DRAW = Draw(requests=2, batch_size=1, trial=0, block_size=4)
+DRAW = Draw(requests=2, load=Load.at(1), trial=0, block_size=4)
 GOOD = {"prompt": "a" * 10, "completion": "b" * 5}
 
 
@@ -187,7 +188,7 @@ def test_requests_are_drawn_without_repeats_and_by_trial(
 ) -> None:
     rows = [{"prompt": f"{i:02d} question", "output_tokens": 4 + i} for i in range(30)]
     dataset = read_dataset(write(tmp_path, *rows), tokenizer)
-    draws = [Draw(requests=20, batch_size=b, trial=t, block_size=4) for b, t in ((1, 0), (1, 1))]
+    draws = [Draw(requests=20, load=Load.at(b), trial=t, block_size=4) for b, t in ((1, 0), (1, 1))]
     one, other = (build_dataset(dataset, draw=draw, seed=7) for draw in draws)
     again = build_dataset(dataset, draw=draws[0], seed=7)
     assert one == again
@@ -198,9 +199,13 @@ def test_requests_are_drawn_without_repeats_and_by_trial(
     assert one.calls[0].prompt is not None
     assert tokenizer.ids(one.calls[0].prompt) == ids[0]
     with pytest.raises(UsageError, match=r"30 rows.*31"):
-        build_dataset(dataset, draw=Draw(requests=31, batch_size=1, trial=0, block_size=4), seed=7)
+        build_dataset(
+            dataset, draw=Draw(requests=31, load=Load.at(1), trial=0, block_size=4), seed=7
+        )
     with pytest.raises(UsageError, match="at least 1"):
-        build_dataset(dataset, draw=Draw(requests=0, batch_size=1, trial=0, block_size=4), seed=7)
+        build_dataset(
+            dataset, draw=Draw(requests=0, load=Load.at(1), trial=0, block_size=4), seed=7
+        )
 
 
 def test_common_beginnings_of_rows_are_found_and_counted(
@@ -208,7 +213,7 @@ def test_common_beginnings_of_rows_are_found_and_counted(
 ) -> None:
     rows = [{"prompt": text, "output_tokens": 4} for text in ("aaaabbbbx", "aaaabbbby", "zzzzz")]
     dataset = read_dataset(write(tmp_path, *rows), tokenizer)
-    draw = Draw(requests=3, batch_size=1, trial=0, block_size=4)
+    draw = Draw(requests=3, load=Load.at(1), trial=0, block_size=4)
     facts = build_dataset(dataset, draw=draw, seed=0).workload.facts
     assert facts.expected_hit_rate == pytest.approx(16 / 23)
     assert (facts.shared_prefixes, facts.shared_prefix_share) == (1, pytest.approx(2 / 3))

@@ -17,6 +17,7 @@ import pytest
 
 from tests.load.test_trial import plan, run
 from tests.scripted_server import scripted_server
+from whet.core.load import Load
 from whet.core.records.codec import decode, encode
 from whet.core.records.load import ClientHealth, Disturbance
 from whet.load.disturbance import DisturbanceWatch, describe_disturbance
@@ -260,7 +261,7 @@ def test_a_trial_beside_a_busy_process_is_invalid(monkeypatch: pytest.MonkeyPatc
     core = min(os.sched_getaffinity(0))
     monkeypatch.setattr("whet.load.disturbance._usable_cores", lambda: frozenset({core}))
     with scripted_server(ttft_s=1.2) as server, busy_stranger(core):
-        todo = plan(2, batch_size=1)
+        todo = plan(2, load=Load.at(1))
         disturbed = run(server.url, replace(todo, device="cpu"))
         unknown = run(server.url, replace(todo, device="remote"))
     assert disturbed.status == "complete"

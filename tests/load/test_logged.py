@@ -11,6 +11,7 @@ import pytest
 from tests.load.prompts_factory import write_tokenizer
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.core.errors import UsageError
+from whet.core.load import Load
 from whet.load import Draw
 from whet.load.logged import build_logged
 from whet.requests import LoggedRequest
@@ -45,7 +46,7 @@ def sample() -> tuple[SampledRequest, ...]:
 
 
 def draw(requests: int, *, trial: int = 0, attempt: str = "") -> Draw:
-    return Draw(requests=requests, batch_size=8, trial=trial, block_size=BLOCK, attempt=attempt)
+    return Draw(requests=requests, load=Load.at(8), trial=trial, block_size=BLOCK, attempt=attempt)
 
 
 def test_equal_prompts_have_one_source_in_every_trial(encoder: PromptEncoder) -> None:

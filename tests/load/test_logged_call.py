@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.load.prompts_factory import write_tokenizer
+from whet.core.load import Load
 from whet.load import Draw
 from whet.load.dataset import LengthLimits, build_dataset, read_dataset
 from whet.load.logged_call import SEVERAL, logged_call, marked, unsent_fields
@@ -52,7 +53,7 @@ def test_a_dataset_and_a_trace_send_the_same_body(tmp_path: Path, tokenizer: Tex
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps(LINE) + "\n")
     dataset = read_dataset(path, tokenizer, limits=LengthLimits(min_output_tokens=1))
-    draw = Draw(requests=1, batch_size=1, trial=0, block_size=4)
+    draw = Draw(requests=1, load=Load.at(1), trial=0, block_size=4)
     (sent,) = build_dataset(dataset, draw=draw, seed=0).calls
     request = read_trace(path).rows[0].request
     assert request is not None

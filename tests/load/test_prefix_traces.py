@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from whet.core.errors import UsageError
+from whet.core.load import Load
 from whet.load.plan import Draw
 from whet.load.prefix_traces import as_trace, load_prefix_trace
 from whet.requests.prefix_trace_file import PrefixRequest, PrefixTrace, PrefixTraceFacts
@@ -25,7 +26,7 @@ TRACE = PrefixTrace(
         PrefixRequest(length=28, at_ns=4_000_000_000, output_tokens=6),
     ),
 )
-DRAW = Draw(requests=4, batch_size=2, trial=0, block_size=16)
+DRAW = Draw(requests=4, load=Load.at(2), trial=0, block_size=16)
 
 
 def test_a_load_sends_the_traces_lengths_and_finds_what_it_shares() -> None:
@@ -43,7 +44,7 @@ def test_every_trial_has_tokens_of_its_own() -> None:
         [request, *_] = load_prefix_trace(TRACE, IDS, draw=draw, seed=seed).requests
         return request.prompt_token_ids
 
-    draws = [first(DRAW), first(replace(DRAW, trial=1)), first(replace(DRAW, batch_size=3))]
+    draws = [first(DRAW), first(replace(DRAW, trial=1)), first(replace(DRAW, load=Load.at(3)))]
     assert len({*draws, first(DRAW, seed=1)}) == 4
     assert first(DRAW) == first(replace(DRAW, requests=1))
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.load.prompts_factory import write_tokenizer
 from whet.client import CompletionCall
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.load import Load
 from whet.demo import pair_paths
 from whet.load import Draw
 from whet.load.lengths import (
@@ -38,7 +39,7 @@ from whet.load.texts import TextTokenizer, load_text_tokenizer
 
 TARGET = pair_paths()[0]
 VOCABULARY = tuple(range(100, 4000))
-DRAW = Draw(requests=20, batch_size=4, trial=0, block_size=16)
+DRAW = Draw(requests=20, load=Load.at(4), trial=0, block_size=16)
 
 
 def shape(
@@ -191,7 +192,7 @@ def test_trials_share_prefixes_and_nothing_else() -> None:
         build_synthetic(
             shape(prefixes=prefixes),
             VOCABULARY,
-            draw=replace(DRAW, trial=trial, batch_size=batch),
+            draw=replace(DRAW, trial=trial, load=Load.at(batch)),
             warmup=4,
         )
         for trial, batch in ((0, 4), (1, 4), (0, 8))
@@ -272,7 +273,7 @@ def test_the_requests_of_a_seed_stay_what_they_were() -> None:
             prefixes=SharedPrefixes(count=3, tokens=50, zipf_exponent=1.0, share=0.8),
         ),
         tuple(range(1000, 3000)),
-        draw=Draw(requests=20, batch_size=4, trial=1, block_size=16),
+        draw=Draw(requests=20, load=Load.at(4), trial=1, block_size=16),
         warmup=6,
     )
     assert load.workload.facts.sha256.startswith("f376fff7e6be4d5c028b773823aa0cea")

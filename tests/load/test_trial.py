@@ -16,6 +16,7 @@ import pytest
 from tests.scripted_server import Script, ScriptedServer, scripted_server
 from whet.client import Exchange
 from whet.core.errors import EngineLostError
+from whet.core.load import Load
 from whet.core.records.codec import decode, encode
 from whet.core.records.load import PlannedRequest, TrialRecord, WorkloadFacts
 from whet.load import TrialInterrupted, TrialLost, TrialPlan, Workload, run_trial
@@ -32,7 +33,7 @@ def planned(count: int, *, tokens: int = 4) -> tuple[PlannedRequest, ...]:
 
 
 def plan(
-    requests: int, *, batch_size: int, warmup: int = 0, timeout_s: float = 5.0, tokens: int = 4
+    requests: int, *, load: Load, warmup: int = 0, timeout_s: float = 5.0, tokens: int = 4
 ) -> TrialPlan:
     facts = WorkloadFacts(
         sha256="0" * 64,
@@ -49,7 +50,7 @@ def plan(
     )
     return TrialPlan(
         variant="fp16",
-        batch_size=batch_size,
+        load=load,
         trial=0,
         workload=Workload(requests=planned(requests, tokens=tokens), facts=facts),
         warmup=planned(warmup),
@@ -64,7 +65,7 @@ def run(url: str, todo: TrialPlan, **hooks: object) -> TrialRecord:
 
 def test_at_most_b_are_in_flight_and_a_slot_s_next_is_due_when_its_last_has_ended() -> None:
     with scripted_server(ttft_s=0.005) as server:
-        trial = run(server.url, plan(12, batch_size=3))
+        trial = run(server.url, plan(12, load=Load.at(3)))
         assert server.connections == 3 + 2  # and one for each reading of the counters
     events = sorted(trial.requests, key=lambda e: e.scheduled_ns)
     assert [e.scheduled_ns for e in events[:3]] == [0, 0, 0]
@@ -101,7 +102,7 @@ def test_the_window_ends_with_the_slot_that_was_free_first_whoever_was_read_firs
 
 def test_the_warm_up_is_sent_before_the_counters_are_read() -> None:
     with scripted_server() as server:
-        trial = run(server.url, plan(6, batch_size=2, warmup=5))
+        trial = run(server.url, plan(6, load=Load.at(2), warmup=5))
         assert len(server.requests) == 11
     assert (trial.excluded_warmup, len(trial.requests)) == (5, 6)
     assert trial.counters_before is not None
@@ -113,21 +114,21 @@ def test_the_warm_up_is_sent_before_the_counters_are_read() -> None:
 
 def test_a_record_survives_its_json_form() -> None:
     with scripted_server() as server:
-        trial = run(server.url, plan(4, batch_size=2), memory=lambda: 123)
+        trial = run(server.url, plan(4, load=Load.at(2)), memory=lambda: 123)
     assert decode(TrialRecord, encode(trial)) == trial
     assert (trial.status, trial.memory_bytes) == ("complete", 123)
 
 
 def test_failed_requests_are_events_among_the_others() -> None:
     with scripted_server(status=503) as server:
-        trial = run(server.url, plan(5, batch_size=2))
+        trial = run(server.url, plan(5, load=Load.at(2)))
     assert trial.status == "complete"
     assert [(e.index, e.error) for e in trial.requests] == [(i, "http_503") for i in range(5)]
 
 
 def test_a_server_without_metrics_gives_no_counters() -> None:
     with scripted_server(metrics=False) as server:
-        trial = run(server.url, plan(2, batch_size=1))
+        trial = run(server.url, plan(2, load=Load.at(1)))
     assert trial.counters_before is trial.counters_after is None
 
 
@@ -152,7 +153,7 @@ def test_a_dead_engine_ends_the_trial_and_keeps_what_was_measured() -> None:
         raise EngineLostError("the engine ended with signal 9")
 
     with scripted_server(gap_s=0.01) as server:
-        todo = plan(6, batch_size=2, tokens=40)
+        todo = plan(6, load=Load.at(2), tokens=40)
         dead = replace(server.script, fault="reset_before")
         threading.Thread(target=die_after_the_first, args=(server, dead), daemon=True).start()
         with pytest.raises(TrialLost, match="signal 9") as caught:
@@ -170,7 +171,7 @@ def test_a_request_to_stop_keeps_what_was_measured(number: signal.Signals) -> No
     with scripted_server(fault="hang") as server:
         threading.Thread(target=stop_after_the_first, args=(server, number), daemon=True).start()
         with pytest.raises(TrialInterrupted) as caught:
-            run(server.url, plan(4, batch_size=2, timeout_s=30))
+            run(server.url, plan(4, load=Load.at(2), timeout_s=30))
     record = caught.value.record
     assert record.status == "interrupted"
     assert [(e.error, len(e.chunk_ns)) for e in record.requests] == [("aborted", 1)] * 2
@@ -179,7 +180,7 @@ def test_a_request_to_stop_keeps_what_was_measured(number: signal.Signals) -> No
 
 def test_a_hanging_server_runs_into_the_time_out_and_not_into_the_night() -> None:
     with scripted_server(fault="hang") as server:
-        trial = run(server.url, plan(2, batch_size=2, timeout_s=0.2))
+        trial = run(server.url, plan(2, load=Load.at(2), timeout_s=0.2))
     assert [e.error for e in trial.requests] == ["timeout", "timeout"]
 
 
@@ -188,7 +189,7 @@ def test_a_broken_memory_reading_is_told_and_the_requests_are_kept() -> None:
         raise ValueError("no such process")
 
     with scripted_server() as server:
-        trial = run(server.url, plan(2, batch_size=1), memory=memory)
+        trial = run(server.url, plan(2, load=Load.at(1)), memory=memory)
     assert (trial.status, len(trial.requests)) == ("failed", 2)
     assert "no such process" in (trial.failure or "")
 
@@ -196,7 +197,7 @@ def test_a_broken_memory_reading_is_told_and_the_requests_are_kept() -> None:
 def test_the_highest_memory_reading_is_kept() -> None:
     readings = iter([5, 9, 7, *[1] * 1000])
     with scripted_server(ttft_s=0.3) as server:
-        trial = run(server.url, plan(2, batch_size=1), memory=lambda: next(readings))
+        trial = run(server.url, plan(2, load=Load.at(1)), memory=lambda: next(readings))
     assert trial.memory_bytes == 9
 
 
@@ -206,6 +207,6 @@ def test_nothing_of_the_quiet_window_stays() -> None:
 
     before = (gc.isenabled(), sys.getswitchinterval(), threading.active_count())
     with scripted_server() as server:
-        run(server.url, plan(2, batch_size=1))
+        run(server.url, plan(2, load=Load.at(1)))
     time.sleep(0.01)
     assert (gc.isenabled(), sys.getswitchinterval(), threading.active_count()) == before

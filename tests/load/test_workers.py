@@ -15,6 +15,7 @@ import pytest
 from tests.load.test_trial import plan, planned, run
 from tests.scripted_server import ScriptedServer, scripted_server
 from whet.core.errors import EngineLostError
+from whet.core.load import Load
 from whet.core.records.load import RequestEvent
 from whet.load import TrialInterrupted, TrialLost, TrialPlan, workers
 from whet.load.plan import PlannedConversation, PlannedTurn
@@ -34,7 +35,7 @@ def processes() -> int:
 
 def test_two_processes_take_turns_at_one_closed_loop() -> None:
     with scripted_server(ttft_s=0.02) as server:
-        trial = run(server.url, replace(plan(24, batch_size=5), workers=2))
+        trial = run(server.url, replace(plan(24, load=Load.at(5)), workers=2))
     assert (trial.status, trial.failure) == ("complete", None)
     assert trial.health.workers == 2
     assert [event.index for event in trial.requests] == list(range(24))
@@ -48,14 +49,14 @@ def test_two_processes_take_turns_at_one_closed_loop() -> None:
 
 def test_a_window_larger_than_a_pipe_comes_back_whole() -> None:
     with scripted_server(text="a long piece of text " * 10) as server:
-        trial = run(server.url, replace(plan(200, batch_size=4, tokens=30), workers=2))
+        trial = run(server.url, replace(plan(200, load=Load.at(4), tokens=30), workers=2))
     assert (trial.status, trial.failure) == ("complete", None)
     assert sum(len(event.text) for event in trial.requests) == 200 * 30 * 210
 
 
 def test_an_open_loop_keeps_its_schedule_over_processes() -> None:
     offsets = tuple(number * SECOND // 50 for number in range(20))
-    todo = replace(plan(20, batch_size=0), loop="open", offsets_ns=offsets, workers=2)
+    todo = replace(plan(20, load=Load.at(0)), loop="open", offsets_ns=offsets, workers=2)
     with scripted_server(ttft_s=0.05) as server:
         trial = run(server.url, todo)
     assert tuple(event.scheduled_ns for event in trial.requests) == offsets
@@ -66,7 +67,7 @@ def test_an_open_loop_keeps_its_schedule_over_processes() -> None:
 
 
 def test_all_at_once_ends_with_the_first_answer_of_any_process() -> None:
-    todo = replace(plan(6, batch_size=0), loop="open", offsets_ns=(0,) * 6, workers=3)
+    todo = replace(plan(6, load=Load.at(0)), loop="open", offsets_ns=(0,) * 6, workers=3)
     with scripted_server(ttft_s=0.05) as server:
         trial = run(server.url, todo)
     ends = sorted(event.ended_ns for event in trial.requests)
@@ -92,7 +93,7 @@ def test_conversations_are_shared_out() -> None:
         )
         for number in range(5)
     )
-    todo = replace(plan(10, batch_size=2), loop="conversations", conversations=talks, workers=2)
+    todo = replace(plan(10, load=Load.at(2)), loop="conversations", conversations=talks, workers=2)
     with scripted_server(ttft_s=0.01) as server:
         trial = run(server.url, todo)
         chats = [body["messages"] for body in server.requests]
@@ -105,10 +106,10 @@ def test_each_failure_is_an_event_and_a_dead_engine_ends_all() -> None:
         raise EngineLostError("the engine has gone")
 
     with scripted_server(status=503) as server:
-        trial = run(server.url, replace(plan(8, batch_size=4), workers=2))
+        trial = run(server.url, replace(plan(8, load=Load.at(4)), workers=2))
         assert [event.error for event in trial.requests] == ["http_503"] * 8
         with pytest.raises(TrialLost, match="the engine has gone") as lost:
-            run(server.url, replace(plan(4000, batch_size=4), workers=2), alive=gone)
+            run(server.url, replace(plan(4000, load=Load.at(4)), workers=2), alive=gone)
     assert lost.value.record.status == "failed"
     assert 0 < len(lost.value.record.requests) < 4000
     assert processes() == 0
@@ -124,7 +125,7 @@ def test_ctrl_c_keeps_what_every_process_has_measured() -> None:
     with scripted_server(ttft_s=0.05, gap_s=0.01) as server:
         threading.Thread(target=stop, args=(server,)).start()
         with pytest.raises(TrialInterrupted) as stopped:
-            run(server.url, replace(plan(400, batch_size=4, tokens=20), workers=2))
+            run(server.url, replace(plan(400, load=Load.at(4), tokens=20), workers=2))
     record = stopped.value.record
     assert record.status == "interrupted"
     assert [event.error for event in record.requests].count("aborted") == 4
@@ -140,7 +141,7 @@ def test_a_process_that_is_killed_fails_the_trial_and_the_other_s_requests_are_k
 
     with scripted_server(ttft_s=0.05, gap_s=0.01) as server:
         threading.Thread(target=kill, args=(server,)).start()
-        trial = run(server.url, replace(plan(400, batch_size=4, tokens=20), workers=2))
+        trial = run(server.url, replace(plan(400, load=Load.at(4), tokens=20), workers=2))
     assert trial.status == "failed"
     assert "of 2 ended (code -9) before its requests did" in (trial.failure or "")
     assert trial.requests
@@ -150,8 +151,8 @@ def test_a_process_that_is_killed_fails_the_trial_and_the_other_s_requests_are_k
 # How many
 
 
-def closed(batch_size: int, **changes: object) -> TrialPlan:
-    return replace(plan(400, batch_size=batch_size, warmup=16), **changes)  # type: ignore[arg-type]
+def closed(slots: int, **changes: object) -> TrialPlan:
+    return replace(plan(400, load=Load.at(slots), warmup=16), **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -198,12 +199,12 @@ def test_a_number_that_is_given_is_kept_but_for_slots() -> None:
     assert choose_workers(closed(16, workers=3), **idle) == 3
     assert choose_workers(closed(2, workers=3), **idle) == 2
     assert choose_workers(closed(16, workers=3, loop="static"), **idle) == 1
-    few = replace(plan(2, batch_size=0), loop="open", offsets_ns=(0, 0), workers=8)
+    few = replace(plan(2, load=Load.at(0)), loop="open", offsets_ns=(0, 0), workers=8)
     assert choose_workers(few, **idle) == 2  # one without a request would end the window at once
 
 
 def test_a_workload_in_two_processes_is_the_same_traffic() -> None:
     with scripted_server() as server:
-        run(server.url, replace(plan(12, batch_size=4), workers=2))
+        run(server.url, replace(plan(12, load=Load.at(4)), workers=2))
         sent = sorted(body["prompt"][0] for body in server.requests)
     assert sent == [request.prompt_token_ids[0] for request in planned(12)]

@@ -12,12 +12,13 @@ import pytest
 from tests.load.prompts_factory import NO_SYSTEM, write_pool, write_tokenizer
 from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import CheckpointError, StorageError, UsageError
+from whet.core.load import Load
 from whet.core.records.load import PlannedRequest
 from whet.core.spec import WorkloadSpec
 from whet.load import Draw, Workload, build_warmup, build_workload
 from whet.load.plan import to_call
 
-DRAW = Draw(requests=40, batch_size=4, trial=0, block_size=16)
+DRAW = Draw(requests=40, load=Load.at(4), trial=0, block_size=16)
 SPEC = WorkloadSpec(min_output_tokens=1, max_output_tokens=10_000)
 
 
@@ -37,15 +38,15 @@ def test_the_same_arguments_give_the_same_traffic(files: tuple[Path, Path]) -> N
 
 @pytest.mark.parametrize(
     "draw",
-    [replace(DRAW, trial=1), replace(DRAW, batch_size=8), replace(DRAW, requests=41)],
-    ids=["trial", "batch_size", "requests"],
+    [replace(DRAW, trial=1), replace(DRAW, load=Load.at(8)), replace(DRAW, requests=41)],
+    ids=["trial", "load", "requests"],
 )
 def test_another_draw_has_another_hash(files: tuple[Path, Path], draw: Draw) -> None:
     assert build(files, draw=draw).facts.sha256 != build(files).facts.sha256
 
 
 def test_no_prompt_comes_twice_on_one_server(files: tuple[Path, Path]) -> None:
-    cells = [replace(DRAW, trial=t, batch_size=b) for t in range(3) for b in (1, 4)]
+    cells = [replace(DRAW, trial=t, load=Load.at(b)) for t in range(3) for b in (1, 4)]
     prompts = [r.prompt_token_ids for draw in cells for r in build(files, draw=draw).requests]
     prompts += [r.prompt_token_ids for d in cells for r in build_warmup(*files, SPEC, draw=d)]
     assert len(set(prompts)) == len(prompts) == 6 * 80

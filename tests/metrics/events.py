@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.scripted_server import ordinary
+from whet.core.load import Load
 from whet.core.records.load import ClientHealth, Counters, RequestEvent, TrialRecord
 
 MS = 1_000_000
@@ -58,7 +59,7 @@ def trial(
     *,
     number: int = 0,
     variant: str = "fp16",
-    batch_size: int = 1,
+    load: Load = Load.at(1),  # noqa: B008 (frozen)
     before: dict[str, float] | None = None,
     after: dict[str, float] | None = None,
 ) -> TrialRecord:
@@ -67,7 +68,7 @@ def trial(
 
     return TrialRecord(
         variant=variant,
-        batch_size=batch_size,
+        load=load,
         trial=number,
         status="complete",
         workload_sha256="0" * 64,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.metrics.events import trial
+from whet.core.load import Load
 from whet.core.records.load import RequestEvent, TrialRecord
 
 _BUDGET = 2048
@@ -60,7 +61,7 @@ def closed_loop(*, slots: int, requests: int, seed: int, answer: float = 1 / 8) 
             events.append(_event(item))
             if to_send:
                 running.append(_start(to_send.popleft(), now_ms, prompts, answer))
-    return trial(sorted(events, key=lambda event: event.index), batch_size=slots)
+    return trial(sorted(events, key=lambda event: event.index), load=Load.at(slots))
 
 
 def _start(index: int, now_ms: float, prompts: np.ndarray, answer: float) -> _Running:

@@ -15,6 +15,7 @@ from tests.ci.planted import CPU_DEMO, unpack
 from whet.ci.compare import compare_runs, open_sides
 from whet.ci.files import metrics_json
 from whet.ci.options import CiOptions
+from whet.core.load import Load
 from whet.core.protocols import Silent
 from whet.core.run import Run
 from whet.core.store import RunStore
@@ -31,7 +32,7 @@ from whet.watch.envelope import envelope_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "add-a-metric.md"
 NAME, TITLE = "ttft_p99_ms", "TTFT p99"
-CELL = ("draft+cache", 8)
+CELL = ("draft+cache", Load.at(8))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_the_report_has_it_in_cells_charts_and_levers(run: Run) -> None:
 
 
 def test_two_servers_are_compared_on_it(run: Run) -> None:
-    sides = [run.trials_of(name, 8) for name in ("fp16", "draft+cache")]
+    sides = [run.trials_of(name, Load.at(8)) for name in ("fp16", "draft+cache")]
     assert NAME in [item.metric for item in compare_servers(*sides)]
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.report.run_setting import cell
 from tests.report.run_texts import Texts
+from whet.core.load import Load
 from whet.core.records.engine import Speculation, Variant
 from whet.core.records.summary import CellSummary, Estimate
 from whet.metrics.latency_anomalies import LatencyAnomaly, latency_anomalies
@@ -14,7 +15,7 @@ from whet.metrics.latency_anomalies import LatencyAnomaly, latency_anomalies
 def gap(size: int, value: float, *, spread: float = 0.01, variant: str = "awq") -> CellSummary:
     found = Estimate(value=value, low=value * (1 - spread), high=value * (1 + spread), samples=64)
     figures = {"itl_p50_ms": found}
-    return replace(cell("awq", 1, Texts()), variant=variant, batch_size=size, figures=figures)
+    return replace(cell("awq", 1, Texts()), variant=variant, load=Load.at(size), figures=figures)
 
 
 def test_a_step_that_grows_with_the_batch_is_as_it_should_be() -> None:
@@ -28,7 +29,9 @@ def test_a_smaller_batch_with_longer_steps_was_held_up() -> None:
     """As seen on an H100: 8.40 ms at 1 in flight, 6.16 at 4, 6.30 at 8."""
     found = latency_anomalies([gap(8, 6.3), gap(1, 8.4), gap(4, 6.16)])
     assert found == (
-        LatencyAnomaly(variant="awq", batch_size=1, gap_ms=8.4, fuller=4, fuller_gap_ms=6.16),
+        LatencyAnomaly(
+            variant="awq", load=Load.at(1), gap_ms=8.4, fuller=Load.at(4), fuller_gap_ms=6.16
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from whet.core.load import Load
 from whet.core.records.summary import Difference
 from whet.metrics.pooled import Block, StartTable, pooled_spread
 
@@ -29,8 +30,8 @@ def block(*rows: list[float]) -> Block:
 def compared(*rows: list[float], family: int = 1) -> Difference:
     """b against a."""
     one = block(*rows)
-    table = StartTable(metric="tps_mean", blocks={8: one}, pool=[one])
-    found = table.difference(("a", 8), ("b", 8), family=family)
+    table = StartTable(metric="tps_mean", blocks={Load.at(8): one}, pool=[one])
+    found = table.difference(("a", Load.at(8)), ("b", Load.at(8)), family=family)
     assert found is not None
     return found
 
@@ -109,7 +110,7 @@ def test_the_interval_of_a_cell_covers_it_in_95_percent(starts: int, sigma: floa
     held = []
     for seed in range(RUNS):
         table = _table(seed, sigma, starts=starts, variants=4, gain=1.0)
-        for cell in [("0", 1), ("1", 8), ("2", 32)]:
+        for cell in [("0", Load.at(1)), ("1", Load.at(8)), ("2", Load.at(32))]:
             around = table.interval(cell, math.exp(np.log(figures(table, cell)).mean()))
             assert around is not None
             held.append(around[0] <= 1 <= around[1])
@@ -117,7 +118,10 @@ def test_the_interval_of_a_cell_covers_it_in_95_percent(starts: int, sigma: floa
 
 
 def test_a_cell_without_a_second_start_has_no_interval() -> None:
-    assert StartTable.of("tps_mean", {("a", 8): {0: 5.0}}).interval(("a", 8), 5.0) is None
+    assert (
+        StartTable.of("tps_mean", {("a", Load.at(8)): {0: 5.0}}).interval(("a", Load.at(8)), 5.0)
+        is None
+    )
 
 
 def test_cells_of_unlike_concurrency_are_no_more_often_called_different() -> None:
@@ -145,8 +149,8 @@ def _run(
     table = _table(seed, sigma, starts=starts, variants=variants, gain=gain)
     compared = {
         str(other): table.difference(
-            ("0", 32),
-            (str(other), 32 if sizes == 1 else (1, 8, 32)[other % 3]),
+            ("0", Load.at(32)),
+            (str(other), Load.at(32 if sizes == 1 else (1, 8, 32)[other % 3])),
             family=family or variants - 1,
         )
         for other in range(1, variants)
@@ -154,7 +158,7 @@ def _run(
     return {name: found for name, found in compared.items() if found is not None}
 
 
-def figures(table: StartTable, cell: tuple[str, int]) -> list[float]:
+def figures(table: StartTable, cell: tuple[str, Load]) -> list[float]:
     return list(table.blocks[cell[1]].figures[cell[0]].values())
 
 
@@ -171,5 +175,7 @@ def _table(seed: int, sigma: float, *, starts: int, variants: int, gain: float) 
         logs = common + rng.normal(0, sigma * math.sqrt(0.5), (variants, starts))
         logs += rng.normal(0, 0.02, starts) + rng.normal(0, 0.005, (variants, starts))
         logs[1] += math.log(gain)
-        cells |= {(str(v), size): dict(enumerate(np.exp(row))) for v, row in enumerate(logs)}
+        cells |= {
+            (str(v), Load.at(size)): dict(enumerate(np.exp(row))) for v, row in enumerate(logs)
+        }
     return StartTable.of("tps_mean", cells)

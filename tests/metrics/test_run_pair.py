@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.metrics.test_pooled import RUNS, _table
+from whet.core.load import Load
 from whet.metrics.pooled import StartTable, critical_t
 from whet.metrics.run_pair import RunPair
 
-CELLS = [("0", 1), ("1", 8), ("2", 32)]
+CELLS = [("0", Load.at(1)), ("1", Load.at(8)), ("2", Load.at(32))]
 
 
 def pair(
@@ -26,13 +27,15 @@ def pair(
 
 def one_variant(*logs: float) -> StartTable:
     return StartTable.of(
-        "tps_mean", {("a", 8): {at: math.exp(value) for at, value in enumerate(logs)}}
+        "tps_mean", {("a", Load.at(8)): {at: math.exp(value) for at, value in enumerate(logs)}}
     )
 
 
 def test_one_variant_a_run_gives_students_interval_of_two_samples() -> None:
     before, after = [0.00, 0.03, -0.02, 0.01], [0.10, 0.13, 0.11, 0.08]
-    ratio = RunPair(reference=one_variant(*before), candidate=one_variant(*after)).ratio(("a", 8))
+    ratio = RunPair(reference=one_variant(*before), candidate=one_variant(*after)).ratio(
+        ("a", Load.at(8))
+    )
     pooled = math.sqrt((np.var(before, ddof=1) + np.var(after, ddof=1)) / 2)
     half = critical_t(freedom_of(before, after), 1) * pooled * math.sqrt(2 / 4)
     assert ratio is not None
@@ -69,13 +72,15 @@ def test_the_interval_covers_95_percent(
 
 
 def test_a_regression_is_placed_beyond_the_limit_by_the_starts_that_were_named() -> None:
-    wanted = [pair(seed, 0.05, gain=0.88).starts_to_decide(("1", 8), 0.95) for seed in range(50)]
+    wanted = [
+        pair(seed, 0.05, gain=0.88).starts_to_decide(("1", Load.at(8)), 0.95) for seed in range(50)
+    ]
     starts = int(np.median([each for each in wanted if each is not None]))
     assert 3 < starts < 12
 
     def decided(number: int) -> float:
         ratios = [
-            pair(seed, 0.05, starts=(number, number), gain=0.88).ratio(("1", 8))
+            pair(seed, 0.05, starts=(number, number), gain=0.88).ratio(("1", Load.at(8)))
             for seed in range(100)
         ]
         return float(
@@ -88,13 +93,13 @@ def test_a_regression_is_placed_beyond_the_limit_by_the_starts_that_were_named()
 
 def test_one_start_of_each_gives_a_ratio_and_no_interval() -> None:
     runs = RunPair(reference=one_variant(0.0), candidate=one_variant(0.1))
-    ratio = runs.ratio(("a", 8))
+    ratio = runs.ratio(("a", Load.at(8)))
     assert ratio is not None
     assert (ratio.value, ratio.low, ratio.high) == (pytest.approx(math.exp(0.1)), None, None)
-    assert runs.starts_to_decide(("a", 8), 0.95) is None
+    assert runs.starts_to_decide(("a", Load.at(8)), 0.95) is None
 
 
 def test_a_cell_that_one_run_lacks_has_no_ratio() -> None:
     runs = RunPair(reference=one_variant(0.0, 0.1), candidate=one_variant(0.1, 0.0))
-    assert runs.ratio(("a", 16)) is None
-    assert runs.starts_to_decide(("a", 16), 0.95) is None
+    assert runs.ratio(("a", Load.at(16))) is None
+    assert runs.starts_to_decide(("a", Load.at(16)), 0.95) is None

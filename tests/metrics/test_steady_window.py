@@ -9,6 +9,7 @@ import pytest
 
 from tests.metrics.events import MS, event, steady, trial
 from tests.metrics.simulated import closed_loop
+from whet.core.load import Load
 from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.records.summary import CellSummary
 from whet.metrics import CellContext, summarise
@@ -32,7 +33,7 @@ def stalled(*, slots: int, stalls: set[int], requests: int = 10) -> TrialRecord:
         ttft_ms = STALL_MS if index in stalls else 10
         events.append(event(start_ms=free_ms[slot], ttft_ms=ttft_ms, index=index))
         free_ms[slot] = events[-1].ended_ns / MS
-    return trial(events, batch_size=slots)
+    return trial(events, load=Load.at(slots))
 
 
 @pytest.mark.parametrize("stalls", [{0, 1}, {4, 5}, {8, 9}], ids=["first", "middle", "last"])
@@ -60,12 +61,12 @@ def test_a_stall_that_leaves_most_slots_idle_is_no_measurement_of_the_batch_size
 
 
 def test_a_full_loop_is_busy_in_every_slot() -> None:
-    window = steady_window(trial(steady(80, slots=8), batch_size=8))
+    window = steady_window(trial(steady(80, slots=8), load=Load.at(8)))
     assert busy_slots(window) == pytest.approx(8.0)
 
 
 def test_the_first_wave_is_what_was_sent_before_any_answer_had_ended() -> None:
-    record = trial(steady(12, slots=4), batch_size=4)
+    record = trial(steady(12, slots=4), load=Load.at(4))
     assert [e.index for e in first_wave(record)] == [0, 1, 2, 3]
     assert [e.index for e in steady_requests(record)] == list(range(4, 12))
     assert first_wave(replace(record, loop="open")) == ()
@@ -75,7 +76,7 @@ def test_the_first_wave_is_what_was_sent_before_any_answer_had_ended() -> None:
 def test_the_burst_has_figures_of_its_own() -> None:
     burst = [event(ttft_ms=300 + index, index=index) for index in range(4)]
     later = [event(start_ms=400 + 30 * (i // 4), index=4 + i) for i in range(12)]
-    cell = summary(trial([*burst, *later], batch_size=4))
+    cell = summary(trial([*burst, *later], load=Load.at(4)))
     assert cell.ttft_p95_ms is not None
     assert cell.ttft_p95_ms.value == pytest.approx(10)
     assert cell.ttft_p95_ms.samples == 12
@@ -84,12 +85,12 @@ def test_the_burst_has_figures_of_its_own() -> None:
 
 
 def test_a_trial_that_is_one_burst_has_no_figure_and_says_what_to_send() -> None:
-    record = trial(steady(4, slots=4), batch_size=4)
+    record = trial(steady(4, slots=4), load=Load.at(4))
     problem = trial_problem(record) or ""
     assert "measured only a burst: 4 requests sent at once (slowest TTFT 10 ms)" in problem
     assert "load.requests_per_slot, --num-prompts" in problem
     assert summary(record).ttft_p95_ms is None
-    assert trial_problem(replace(record, batch_size=8)) == problem
+    assert trial_problem(replace(record, load=Load.at(8))) == problem
 
 
 def test_one_slot_begins_with_no_burst() -> None:
@@ -103,7 +104,9 @@ def test_one_slot_begins_with_no_burst() -> None:
 
 def test_an_error_of_the_first_wave_counts() -> None:
     burst = [event(index=0), replace(event(index=1), error="http_429", chunk_ns=())]
-    record = trial([*burst, event(start_ms=30, index=2), event(start_ms=30, index=3)], batch_size=2)
+    record = trial(
+        [*burst, event(start_ms=30, index=2), event(start_ms=30, index=3)], load=Load.at(2)
+    )
     assert [e.index for e in steady_requests(record)] == [1, 2, 3]
 
 
@@ -111,14 +114,14 @@ def test_the_burst_misses_no_objective_for_the_requests_after_it() -> None:
     """4 slots: a burst of 300 ms TTFT, then requests of 10 ms, all within a bound of 20 ms."""
     burst = [event(ttft_ms=300, index=index) for index in range(4)]
     later = [event(start_ms=320 + 30 * (i // 4), index=4 + i) for i in range(36)]
-    found = summarise([trial([*burst, *later], batch_size=4)], cell=replace(CELL, ttft_ms=20))
+    found = summarise([trial([*burst, *later], load=Load.at(4))], cell=replace(CELL, ttft_ms=20))
     assert found.estimate("goodput_rps") is not None
     assert found.rps_mean is not None
     assert found.estimate("goodput_rps").value == pytest.approx(found.rps_mean.value)
 
 
 def test_a_window_that_was_cut_is_not_cut_again() -> None:
-    record = steady_window(trial(steady(40, slots=4), batch_size=4))
+    record = steady_window(trial(steady(40, slots=4), load=Load.at(4)))
     assert steady_window(record) == record
     rest = tuple(e for e in record.requests if e.scheduled_ns >= record.window_start_ns)
     assert first_wave(replace(record, requests=rest)) == ()

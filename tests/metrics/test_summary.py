@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.metrics.events import HEALTHY, event, failed, steady, trial
+from whet.core.load import Load
 from whet.core.records.load import TrialRecord
 from whet.metrics import CellContext, certified_from, quantile_estimate, summarise
 
@@ -22,7 +23,9 @@ HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total
 
 
 def trials(count: int = 3, requests: int = 16, slots: int = 1) -> list[TrialRecord]:
-    return [trial(steady(requests, slots=slots), number=n, batch_size=slots) for n in range(count)]
+    return [
+        trial(steady(requests, slots=slots), number=n, load=Load.at(slots)) for n in range(count)
+    ]
 
 
 def test_throughput_of_a_steady_loop_is_tokens_over_time() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.metrics.events import MS, event, failed, trial
+from whet.core.load import Load
 from whet.core.records.load import RequestEvent, TrialRecord
 from whet.metrics import CellContext, summarise
 from whet.metrics.window import one_request, output_tokens, work_and_seconds
@@ -20,7 +21,7 @@ def member(start_ms: float, tokens: int, index: int) -> RequestEvent:
 
 
 def static(*events: RequestEvent, end_ms: float | None = None) -> TrialRecord:
-    made = replace(trial(events, batch_size=2), loop="static")
+    made = replace(trial(events, load=Load.at(2)), loop="static")
     return made if end_ms is None else replace(made, window_end_ns=round(end_ms * MS))
 
 

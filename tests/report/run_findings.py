@@ -14,6 +14,7 @@ from tests.report.run_texts import (
     around,
     speed,
 )
+from whet.core.load import Load
 from whet.core.records.decision import (
     CellDecision,
     Decision,
@@ -32,7 +33,7 @@ def verdicts(name: str, texts: Texts) -> Iterator[Verdict]:
     weights = "4-bit Marlin kernel" if name.startswith("awq") else "16-bit weights"
     yield Verdict(
         variant=name,
-        batch_size=None,
+        load=None,
         claim=Claim(kind="weights", statement=weights, expected="the log names it", per_cell=False),
         outcome="proved",
         observed="MarlinLinearKernel for 128 layers" if "awq" in name else "no quantized layer",
@@ -43,7 +44,7 @@ def verdicts(name: str, texts: Texts) -> Iterator[Verdict]:
             failed = (name, size) == FAILED
             yield Verdict(
                 variant=name,
-                batch_size=size,
+                load=Load.at(size),
                 claim=Claim(
                     kind="speculation",
                     statement="speculation accepts tokens",
@@ -58,7 +59,7 @@ def verdicts(name: str, texts: Texts) -> Iterator[Verdict]:
             wrong = (name, size) == CONTRADICTED
             yield Verdict(
                 variant=name,
-                batch_size=size,
+                load=Load.at(size),
                 claim=Claim(
                     kind="prefix_cache",
                     statement="prefix cache hits",
@@ -122,9 +123,9 @@ def difference(candidate: str, reference: str, size: int, *, family: int = 0) ->
     return Difference(
         metric="tps_mean",
         reference=reference,
-        reference_batch_size=size,
+        reference_load=Load.at(size),
         candidate=candidate,
-        batch_size=size,
+        load=Load.at(size),
         ratio=around(ratio, 0.035, 3),
         family=family,
         different=family > 0 and abs(ratio - 1) > 0.035,
@@ -154,7 +155,7 @@ def effects() -> LeverEffects:
             LeverEffect(
                 lever="speculation=draft_model K=4 by draft",
                 context=("weights=awq", *context),
-                batch_size=size,
+                load=Load.at(size),
                 metric="tps_mean",
                 reference=reference,
                 candidate=candidate,
@@ -187,7 +188,7 @@ def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
                 status, detail = "misses", "TTFT p95"
             made.append(
                 CellDecision(
-                    variant=name, batch_size=size, tier=texts.tier, status=status, detail=detail
+                    variant=name, load=Load.at(size), tier=texts.tier, status=status, detail=detail
                 )
             )
     return tuple(made)
@@ -208,7 +209,7 @@ def decision(texts: Texts) -> Decision:
                     quality_tolerance=tolerance,
                     outcome=outcome,
                     variant=None if none else "awq+cache",
-                    batch_size=None if none else 8,
+                    load=None if none else Load.at(8),
                     cost_per_1m_tokens=None if none else cost,
                     ttft_p95_ms=None if none else around(101.0, 0.1, 192),
                     tps_mean=None if none else around(820.0, 0.03, 3),
@@ -219,18 +220,18 @@ def decision(texts: Texts) -> Decision:
         baseline="fp16",
         reference="fp16",
         matrix=tuple(matrix),
-        pareto=(("fp16", 32), ("awq+cache", 32)),
+        pareto=(("fp16", Load.at(32)), ("awq+cache", Load.at(32))),
         excluded=(
-            Excluded(variant=FAILED[0], batch_size=FAILED[1], reason=texts.failure),
+            Excluded(variant=FAILED[0], load=Load.at(FAILED[1]), reason=texts.failure),
             Excluded(
                 variant=CONTRADICTED[0],
-                batch_size=CONTRADICTED[1],
+                load=Load.at(CONTRADICTED[1]),
                 reason="prefix cache hits: hit rate 31.0 %, 60.0 % expected",
             ),
         ),
         recommendation=Recommendation(
             variant="awq+cache",
-            batch_size=8,
+            load=Load.at(8),
             tier=texts.tier,
             ttft_target_ms=500.0,
             quality_tolerance=0.01,

@@ -10,6 +10,7 @@ from tests.report.run_texts import (
     speed,
     ttft,
 )
+from whet.core.load import Load
 from whet.core.provenance import Device, Environment
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.records.evidence import EngineFacts
@@ -187,7 +188,7 @@ def trial(name: str, size: int, texts: Texts) -> TrialRecord:
     )
     return TrialRecord(
         variant=name,
-        batch_size=size,
+        load=Load.at(size),
         trial=0,
         status="complete",
         workload_sha256=f"{size:02d}" * 32,
@@ -221,7 +222,7 @@ def cell(name: str, size: int, texts: Texts) -> CellSummary:
 
     return CellSummary(
         variant=name,
-        batch_size=size,
+        load=Load.at(size),
         status="failed" if failed else "complete",
         trials=0 if failed else 3,
         requests=0 if failed else samples,

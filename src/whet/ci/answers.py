@@ -8,7 +8,7 @@ from typing import Final
 
 from whet.ci.result import Check, Sides
 from whet.core.format import plural
-from whet.core.load_point import loads_words
+from whet.core.load import loads_words
 from whet.core.records.evidence import Evidence, Verdict
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import GateVerdict
@@ -48,7 +48,7 @@ def _proved(sides: Sides, verdicts: list[Verdict], *, any_claim: bool) -> tuple[
     if not verdicts:
         return "fail", "the baseline proves it and the candidate no longer claims it"
     worst = min(verdicts, key=lambda each: list(_OUTCOMES).index(each.outcome))
-    judged = {each.batch_size for each in verdicts}
+    judged = {each.load for each in verdicts}
     lacking = [load for load in sides.loads if not judged & {None, load}]
     sentence = f"{worst.outcome}: {worst.observed}"
     if _OUTCOMES[worst.outcome] != "pass":

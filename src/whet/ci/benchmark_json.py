@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from whet.ci.figures import start_table
-from whet.core.load_point import LoadPoint, load_key, load_words
+from whet.core.load import Load
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.metrics.metric import RateMetric
@@ -48,15 +48,13 @@ def benchmark_json(run: Run, variant: str) -> dict[str, Any]:
     }
 
 
-def _benchmark(
-    name: str, variant: str, load: LoadPoint, seconds: Sequence[float]
-) -> dict[str, Any]:
-    param = f"{variant}-{load_key(load)}"
+def _benchmark(name: str, variant: str, load: Load, seconds: Sequence[float]) -> dict[str, Any]:
+    param = f"{variant}-{load.key}"
     return {
-        "group": load_words(load),
+        "group": load.words,
         "name": f"{name}[{param}]",
         "fullname": f"whet::{name}[{param}]",
-        "params": {"variant": variant, "load": float(load)},
+        "params": {"variant": variant, "load": load.value},
         "param": param,
         "extra_info": {},
         "options": {},

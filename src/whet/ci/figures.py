@@ -45,7 +45,7 @@ def same_traffic(baseline: Run, candidate: Run) -> bool:
 def _cells(run: Run, metric: Metric) -> dict[Cell, Figures]:
     figures = {}
     for cell in run.cells:
-        place = cell.variant, cell.batch_size
+        place = cell.variant, cell.load
         if cell.status == "complete":
             trials = (*run.trials_of(*place), *run.trials_of(*place, confirmation=True))
             figures[place] = metric.start_figures(trials)

@@ -10,7 +10,6 @@ from whet.ci.benchmark_json import benchmark_json
 from whet.ci.document import ci_document
 from whet.ci.options import CiOptions
 from whet.ci.result import ORDER, CiResult
-from whet.core.load_point import load_key
 from whet.core.records.summary import Estimate
 from whet.core.redact import clean
 from whet.core.run import Run
@@ -74,7 +73,7 @@ def _figures(run: Run, variant: str) -> Iterator[tuple[str, float]]:
             figure = cell.figures.get(metric.name)
             value = figure.value if isinstance(figure, Estimate) else figure
             if value is not None:
-                yield f"{load_key(cell.batch_size)}_{metric.name}", value
+                yield f"{cell.load.key}_{metric.name}", value
     record = run.quality.get(variant)
     if record is not None and record.perplexity is not None:
         yield "perplexity", record.perplexity.value

@@ -9,7 +9,7 @@ from whet.ci.figures import start_table
 from whet.ci.result import Check, Sides
 from whet.ci.speed import ONE_START
 from whet.core.format import number, percent
-from whet.core.load_point import LoadPoint, load_words
+from whet.core.load import Load
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.records.summary import CellSummary, Estimate
 from whet.decision.matrix import recommended_point
@@ -27,20 +27,20 @@ def objective_checks(sides: Sides) -> Iterator[Check]:
     for load in _loads(sides):
         cell = sides.candidate.cell(sides.variant, load)
         if cell is None:
-            sentence = f"the candidate was not measured at {load_words(load)}; add it to the load"
-            yield _check(f"objective, {load_words(load)}", "unknown", sentence)
+            sentence = f"the candidate was not measured at {load.words}; add it to the load"
+            yield _check(f"objective, {load.words}", "unknown", sentence)
         elif sides.lost_cell(load) is None:
             yield from _limits(sides, cell)
 
 
-def _loads(sides: Sides) -> tuple[LoadPoint, ...]:
+def _loads(sides: Sides) -> tuple[Load, ...]:
     decision = sides.baseline.decision
     assert decision is not None, "only finished runs are compared"
     chosen = decision.recommendation
     if chosen is not None and chosen.variant == sides.variant:
-        return (chosen.batch_size,)
+        return (chosen.load,)
     return tuple(
-        cell.batch_size
+        cell.load
         for cell in decision.cells
         if cell.variant == sides.variant and cell.status in _QUALIFIED
     )
@@ -49,16 +49,16 @@ def _loads(sides: Sides) -> tuple[LoadPoint, ...]:
 def _limits(sides: Sides, cell: CellSummary) -> Iterator[Check]:
     run = sides.baseline
     point = recommended_point(run.tier, run.require_spec().objective)
-    at = load_words(cell.batch_size)
+    at = cell.load.words
     for metric, limit, figure in point.bounds(cell):
-        verdict, sentence = _held(sides, metric, limit, figure, cell.batch_size)
+        verdict, sentence = _held(sides, metric, limit, figure, cell.load)
         yield _check(f"{metric.title} limit, {at}", verdict, sentence)
     for name, floor, rate in point.below_floor(cell):
         yield _check(f"{name} limit, {at}", "fail", f"{percent(rate)}, below {percent(floor)}")
 
 
 def _held(
-    sides: Sides, metric: Metric, limit: float, figure: Estimate | None, load: LoadPoint
+    sides: Sides, metric: Metric, limit: float, figure: Estimate | None, load: Load
 ) -> tuple[GateVerdict, str]:
     """Pass where the whole interval is below the limit, fail where it is not below anywhere."""
     if sides.other_machine is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
-from whet.core.load_point import LoadPoint, load_words
+from whet.core.load import Load
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.records.summary import Estimate
 from whet.core.run import Run
@@ -72,10 +72,10 @@ class Sides:
     max_regression: float
 
     @cached_property
-    def loads(self) -> tuple[LoadPoint, ...]:
+    def loads(self) -> tuple[Load, ...]:
         """Where the baseline has figures and the candidate was measured, smallest first."""
         cells = (cell for cell in self.baseline.cells if cell.status == "complete")
-        loads = (cell.batch_size for cell in cells if cell.variant == self.variant)
+        loads = (cell.load for cell in cells if cell.variant == self.variant)
         return tuple(x for x in loads if self.candidate.cell(self.variant, x) is not None)
 
     @cached_property
@@ -86,21 +86,21 @@ class Sides:
             return None
         return f"figures of two machines are not compared ({before}; {after})"
 
-    def lost_cell(self, load: LoadPoint) -> Check | None:
+    def lost_cell(self, load: Load) -> Check | None:
         """The check of a load at which the candidate has no figures that count; else None."""
         decision = self.candidate.decision
         for item in decision.excluded if decision else ():
-            place = item.variant, item.batch_size
+            place = item.variant, item.load
             if place == (self.variant, load) and item.kind not in _HAS_FIGURES:
                 return Check(
                     group="speed",
-                    name=f"figures, {load_words(load)}",
+                    name=f"figures, {load.words}",
                     verdict="fail" if self._is_broken(load) else "unknown",
                     sentence=item.reason,
                 )
         return None
 
-    def _is_broken(self, load: LoadPoint) -> bool:
+    def _is_broken(self, load: Load) -> bool:
         """Whether the candidate is at fault, and not a client or machine that could not measure."""
         cell = self.candidate.cell(self.variant, load)
         timed = self.candidate.degenerate.get(self.variant)

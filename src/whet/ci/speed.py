@@ -10,7 +10,7 @@ from whet.ci.figures import limit as limit_of
 from whet.ci.figures import same_traffic, shared_table, start_table
 from whet.ci.result import Check, Sides
 from whet.core.format import number
-from whet.core.load_point import LoadPoint, load_words, loads_words
+from whet.core.load import Load, loads_words
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.records.summary import Estimate
 from whet.metrics import metrics_in
@@ -40,7 +40,7 @@ def speed_checks(sides: Sides) -> Iterator[Check]:
 
 
 def _compared(
-    sides: Sides, metric: Metric, pair: RunPair, shared: StartTable | None, load: LoadPoint
+    sides: Sides, metric: Metric, pair: RunPair, shared: StartTable | None, load: Load
 ) -> Check:
     cell, is_counter = (sides.variant, load), isinstance(metric, CounterMetric)
     before, after = (_figure(table, cell) for table in (pair.reference, pair.candidate))
@@ -58,7 +58,7 @@ def _compared(
     unit = f" {metric.unit}" if metric.unit else ""
     return Check(
         group="counters" if is_counter else "speed",
-        name=f"{metric.title}, {load_words(load)}",
+        name=f"{metric.title}, {load.words}",
         verdict=verdict,
         sentence=f"{before} → {after}{unit}; {sentence}",
         change=ratio,
@@ -75,7 +75,7 @@ def _paired_ratio(shared: StartTable, cell: Cell) -> Estimate | None:
     return None if change is None else change.ratio
 
 
-def _without_figure(sides: Sides, metric: Metric, load: LoadPoint) -> tuple[GateVerdict, str, str]:
+def _without_figure(sides: Sides, metric: Metric, load: Load) -> tuple[GateVerdict, str, str]:
     """What a candidate without a figure above 0 has: a counter that stood still, or none."""
     cell = sides.candidate.cell(sides.variant, load)
     if cell is not None and cell.figures[metric.name] == 0:

@@ -9,7 +9,6 @@ from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions, print_json
 from whet.core.format import plural
-from whet.core.load_point import load_words
 from whet.core.records.codec import encode
 from whet.core.redact import message_line
 from whet.core.run import Run
@@ -60,7 +59,7 @@ def _print_text(deployed: Deployed, output: OutputOptions) -> None:
     def line(text: str) -> None:
         console.print(message_line(text), soft_wrap=True)
 
-    line(f"{deployed.folder}: {bundle.variant} at {load_words(bundle.load)}, {bundle.image}")
+    line(f"{deployed.folder}: {bundle.variant} at {bundle.load.words}, {bundle.image}")
     for limit in bundle.limits:
         line(f"  Limit: {limit}")
     if bundle.replicas > 1 and bundle.target == "compose":

@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 
 from whet.core.errors import StorageError
 from whet.core.format import plural
-from whet.core.load_point import LoadPoint, loads_words, workload_key
+from whet.core.load import Load, loads_words, workload_key
 from whet.core.provenance import Environment
 from whet.core.records.decision import CellDecision, Decision
 from whet.core.records.effects import LeverEffects
@@ -100,7 +100,7 @@ class Run:
         """The traffic by concurrency and trial."""
         return self.store.keyed("workloads", WorkloadFacts)
 
-    def workloads_of(self, point: LoadPoint) -> tuple[WorkloadFacts, ...]:
+    def workloads_of(self, point: Load) -> tuple[WorkloadFacts, ...]:
         """Return the traffic of every trial at one load."""
         first = workload_key(point, None)
         return tuple(facts for key, facts in self.workloads.items() if key.startswith(first))
@@ -131,14 +131,14 @@ class Run:
         return tuple(self.store.all("trials", TrialRecord))
 
     @cached_property
-    def _trials_by_cell(self) -> Mapping[tuple[str, LoadPoint], tuple[TrialRecord, ...]]:
-        cells: dict[tuple[str, LoadPoint], list[TrialRecord]] = defaultdict(list)
+    def _trials_by_cell(self) -> Mapping[tuple[str, Load], tuple[TrialRecord, ...]]:
+        cells: dict[tuple[str, Load], list[TrialRecord]] = defaultdict(list)
         for trial in self.trials:
-            cells[trial.variant, trial.batch_size].append(trial)
+            cells[trial.variant, trial.load].append(trial)
         return {key: tuple(trials) for key, trials in cells.items()}
 
     def trials_of(
-        self, variant: str, point: LoadPoint, *, confirmation: bool = False
+        self, variant: str, point: Load, *, confirmation: bool = False
     ) -> tuple[TrialRecord, ...]:
         """The trials of one cell, empty where it was not measured.
 
@@ -157,7 +157,7 @@ class Run:
         """Stored cells of ``variants``, in their order, smallest batch first."""
         rank = {name: at for at, name in enumerate(self.variants)}
         cells = (cell for cell in self._stored_cells if cell.variant in rank)
-        return tuple(sorted(cells, key=lambda cell: (rank[cell.variant], cell.batch_size)))
+        return tuple(sorted(cells, key=lambda cell: (rank[cell.variant], cell.load)))
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -213,7 +213,7 @@ class Run:
         """The rates of each variant that ``load.find`` or ``load.trace`` set."""
         return self.store.keyed("rates", RateSearch)
 
-    def points_of(self, variant: str) -> tuple[LoadPoint, ...]:
+    def points_of(self, variant: str) -> tuple[Load, ...]:
         """The loads that a variant is measured at; empty before its search has ended."""
         if variant in self.predicted:
             return self.predicted[variant].measured
@@ -223,10 +223,10 @@ class Run:
         return () if search is None else search.points
 
     @cached_property
-    def loads(self) -> tuple[LoadPoint, ...]:
+    def loads(self) -> tuple[Load, ...]:
         """Every load of the spec or of a cell, smallest first."""
         wanted = (point for name in self.variants for point in self.points_of(name))
-        return tuple(sorted({*wanted, *(cell.batch_size for cell in self.cells)}))
+        return tuple(sorted({*wanted, *(cell.load for cell in self.cells)}))
 
     @property
     def baseline(self) -> str | None:
@@ -254,31 +254,31 @@ class Run:
             "nothing about how a real model of that size bears fewer bits."
         )
 
-    def cell(self, variant: str, point: LoadPoint) -> CellSummary | None:
+    def cell(self, variant: str, point: Load) -> CellSummary | None:
         """The summary of one cell, or None before it is stored."""
         place = (variant, point)
-        return next((c for c in self.cells if (c.variant, c.batch_size) == place), None)
+        return next((c for c in self.cells if (c.variant, c.load) == place), None)
 
-    def decided(self, variant: str, point: LoadPoint) -> CellDecision | None:
+    def decided(self, variant: str, point: Load) -> CellDecision | None:
         """A cell's status in the decision, or None."""
         cells = self.decision.cells if self.decision else ()
-        return next((c for c in cells if (c.variant, c.batch_size) == (variant, point)), None)
+        return next((c for c in cells if (c.variant, c.load) == (variant, point)), None)
 
-    def is_excluded(self, variant: str, point: LoadPoint | None = None) -> bool:
+    def is_excluded(self, variant: str, point: Load | None = None) -> bool:
         """Whether the decision excludes a cell, or every measured cell of a variant."""
         cells = [
             cell
             for cell in (self.decision.cells if self.decision else ())
-            if cell.variant == variant and point in (None, cell.batch_size)
+            if cell.variant == variant and point in (None, cell.load)
         ]
         return bool(cells) and all(cell.status == "excluded" for cell in cells)
 
-    def evidence(self, variant: str, point: LoadPoint) -> Evidence | None:
+    def evidence(self, variant: str, point: Load) -> Evidence | None:
         """The worst outcome among the verdicts on a cell, or None without a verdict."""
         outcomes = {
             verdict.outcome
             for verdict in self.verdicts
-            if verdict.variant == variant and verdict.batch_size in (None, point)
+            if verdict.variant == variant and verdict.load in (None, point)
         }
         worst_first: tuple[Evidence, ...] = ("contradicted", "unproved", "accepted", "proved")
         return next((outcome for outcome in worst_first if outcome in outcomes), None)
@@ -319,7 +319,7 @@ class Run:
             counts[trial.variant] += 1
         return dict(counts)
 
-    def _is_measured(self, name: str, point: LoadPoint) -> bool:
+    def _is_measured(self, name: str, point: Load) -> bool:
         """Whether a cell is stored, or every trial that it is computed from."""
         if self.cell(name, point) is not None:
             return True

@@ -50,7 +50,7 @@ def decide(inputs: DecisionInputs) -> Decision:
         baseline=inputs.baseline,
         reference=inputs.reference,
         matrix=tuple(matrix),
-        pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.batch_size) for item in front)),
+        pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.load) for item in front)),
         excluded=tuple(excluded),
         recommendation=chosen,
         cells=cells,
@@ -68,7 +68,7 @@ def _not_confirmed(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> 
             reason = f"measured again on fresh starts {why}"
             yield Excluded(
                 variant=variant,
-                batch_size=load,
+                load=load,
                 reason=reason,
                 tier=tier.tier,
                 kind="not confirmed",
@@ -82,22 +82,22 @@ def _statuses(
     chosen: Recommendation | None,
 ) -> tuple[CellDecision, ...]:
     """Return the status of every cell, judged at the recommended point of its tier."""
-    kinds = {(item.tier, item.variant, item.batch_size): item.kind for item in excluded}
-    by_cell = {(x.tier, x.cell.variant, x.cell.batch_size): x for x in eligible}
+    kinds = {(item.tier, item.variant, item.load): item.kind for item in excluded}
+    by_cell = {(x.tier, x.cell.variant, x.cell.load): x for x in eligible}
     statuses = []
     for tier in inputs.tiers:
         point = recommended_point(tier.tier, inputs.objective)
         for cell in tier.cells:
-            key = (tier.tier, cell.variant, cell.batch_size)
+            key = (tier.tier, cell.variant, cell.load)
             status = CellDecision(
-                variant=cell.variant, batch_size=cell.batch_size, tier=tier.tier, status="qualifies"
+                variant=cell.variant, load=cell.load, tier=tier.tier, status="qualifies"
             )
             own = next((k for k in (key, (tier.tier, cell.variant, None)) if k in kinds), None)
             if own is not None:
                 status = replace(status, status="excluded", detail=kinds[own])
             elif missed := unmet(by_cell[key], point):
                 status = replace(status, status="misses", detail=", ".join(missed))
-            elif chosen is not None and key == (chosen.tier, chosen.variant, chosen.batch_size):
+            elif chosen is not None and key == (chosen.tier, chosen.variant, chosen.load):
                 status = replace(status, status="recommended")
             elif result_at(by_cell[key], point) == "point estimate":
                 status = replace(status, detail="as a point estimate")
@@ -117,7 +117,7 @@ def _pareto_front(eligible: Sequence[EligibleCell]) -> list[EligibleCell]:
     front = [
         item for point, item in points if not any(_dominates(other, point) for other, _ in points)
     ]
-    return sorted(front, key=lambda item: (item.usd, item.cell.variant, item.cell.batch_size))
+    return sorted(front, key=lambda item: (item.usd, item.cell.variant, item.cell.load))
 
 
 def _point(item: EligibleCell) -> _Point | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from whet.core.flags import drop_kv_sizing
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.summary import Difference, Estimate
 from whet.metrics import METRICS
@@ -68,7 +68,7 @@ def find_levers(
 
 
 def _effects(
-    table: StartTable, size: LoadPoint, by_set: Mapping[_Set, str], levers: Sequence[str]
+    table: StartTable, size: Load, by_set: Mapping[_Set, str], levers: Sequence[str]
 ) -> Iterator[LeverEffect]:
     for with_it, candidate in by_set.items():
         for lever in sorted(with_it, key=levers.index):
@@ -80,7 +80,7 @@ def _effects(
                 yield LeverEffect(
                     lever=lever,
                     context=tuple(sorted(with_it - {lever}, key=levers.index)),
-                    batch_size=size,
+                    load=size,
                     metric=table.metric,
                     reference=reference,
                     candidate=candidate,

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.core.load_point import Rate
 from whet.core.records.decision import Excluded, Fleet
 from whet.core.records.evidence import SUFFICIENT, Verdict
 from whet.core.records.quality import QualityRecord
@@ -45,7 +44,7 @@ class EligibleCell:
     @property
     def place(self) -> Cell:
         """The variant and the concurrency."""
-        return self.cell.variant, self.cell.batch_size
+        return self.cell.variant, self.cell.load
 
     @property
     def usd(self) -> float:
@@ -68,7 +67,7 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
             excluded.append(
                 Excluded(
                     variant=cell.variant,
-                    batch_size=cell.batch_size,
+                    load=cell.load,
                     reason=why[1],
                     tier=inputs.tier,
                     kind=why[0],
@@ -82,7 +81,7 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
                     cost=cell.cost_per_1m_tokens,
                     ttft=cell.ttft_p95_ms,
                     quality=inputs.quality.get(cell.variant),
-                    disturbed=(cell.variant, cell.batch_size) in inputs.disturbed,
+                    disturbed=(cell.variant, cell.load) in inputs.disturbed,
                     accepted=_accepted(cell, inputs.verdicts),
                     unfit=unfit(cell, inputs),
                     limits=limits_of(cell, inputs),
@@ -96,7 +95,7 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
         elif item.unfit is not None:
             named[item.cell.variant] = item.unfit
     excluded += (
-        Excluded(variant=variant, batch_size=None, reason=reason, tier=inputs.tier, kind=kind)
+        Excluded(variant=variant, load=None, reason=reason, tier=inputs.tier, kind=kind)
         for variant, (kind, reason) in named.items()
     )
     return eligible, excluded
@@ -136,11 +135,11 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
     if not own:
         return "no evidence of what was running was recorded"
     for verdict in own:
-        here = verdict.batch_size in (None, cell.batch_size)
+        here = verdict.load in (None, cell.load)
         if here and verdict.outcome not in SUFFICIENT:
             return f"{verdict.claim.statement}: {verdict.outcome} ({verdict.observed})"
     # By kind: the statement of a claim may differ between concurrencies.
-    judged = {verdict.claim.kind for verdict in own if verdict.batch_size == cell.batch_size}
+    judged = {verdict.claim.kind for verdict in own if verdict.load == cell.load}
     for verdict in own:
         if verdict.claim.per_cell and verdict.claim.kind not in judged:
             return f"{verdict.claim.statement}: not judged at this load"
@@ -149,8 +148,8 @@ def unproved(cell: CellSummary, verdicts: Sequence[Verdict]) -> str | None:
 
 def _fleet(cell: CellSummary, inputs: TierInputs) -> Fleet | None:
     """Return how many servers at the cell's rate take the demand, None for a closed loop."""
-    rate = cell.batch_size
-    if inputs.demand_rps is None or not isinstance(rate, Rate):
+    rate = cell.load.rate_rps
+    if inputs.demand_rps is None or rate is None:
         return None
     servers = math.ceil(inputs.demand_rps / rate - _ROUNDING)
     return Fleet(
@@ -167,7 +166,7 @@ def _accepted(cell: CellSummary, verdicts: Sequence[Verdict]) -> tuple[str, ...]
         f"{verdict.claim.kind} ({verdict.claim.statement})"
         for verdict in verdicts
         if (verdict.variant, verdict.outcome) == (cell.variant, "accepted")
-        and verdict.batch_size in (None, cell.batch_size)
+        and verdict.load in (None, cell.load)
     )
 
 

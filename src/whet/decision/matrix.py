@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whet.core.format import plural
+from whet.core.load import Load
 from whet.core.records.decision import MatrixEntry, Result
 from whet.core.records.summary import CellSummary, Estimate
 from whet.core.spec import ObjectiveSpec
@@ -82,9 +83,9 @@ def recommended_point(tier: str, objective: ObjectiveSpec) -> SloPoint:
 def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[EligibleCell]:
     """Return the cells that meet every limit, cheapest first; of equal fleets the fastest."""
 
-    def order(item: EligibleCell) -> tuple[float, float, str, float]:
+    def order(item: EligibleCell) -> tuple[float, float, str, Load]:
         then = item.cost if item.fleet is None else item.ttft
-        return item.usd, then.value, item.cell.variant, item.cell.batch_size
+        return item.usd, then.value, item.cell.variant, item.cell.load
 
     return sorted((item for item in eligible if not unmet(item, point)), key=order)
 
@@ -129,7 +130,7 @@ def best_at(eligible: Sequence[EligibleCell], point: SloPoint) -> MatrixEntry:
         quality_tolerance=point.tolerance,
         outcome=result_at(first, point),
         variant=first.cell.variant,
-        batch_size=first.cell.batch_size,
+        load=first.cell.load,
         cost_per_1m_tokens=first.cost,
         ttft_p95_ms=first.ttft,
         tps_mean=first.cell.tps_mean,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from whet.core.format import percent
-from whet.core.load_point import load_words
 from whet.core.records.decision import Recommendation
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import Difference, Estimate
@@ -84,7 +83,7 @@ def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recom
     below = _baseline_saving(best, tier, eligible, inputs)
     return Recommendation(
         variant=best.item.cell.variant,
-        batch_size=best.item.cell.batch_size,
+        load=best.item.cell.load,
         tier=best.item.tier,
         ttft_target_ms=best.point.ttft_ms,
         quality_tolerance=best.point.tolerance,
@@ -140,7 +139,7 @@ def _choose(
 def not_confirmed(place: Cell, why: str) -> str:
     """Return the sentence for a cell that missed a limit when it was measured again."""
     variant, point = place
-    return f"{variant} at {load_words(point)} was not confirmed: {why}"
+    return f"{variant} at {point.words} was not confirmed: {why}"
 
 
 def _unless_loss(choice: _Choice) -> _Choice:

@@ -53,11 +53,7 @@ def confirmation(
 ) -> Confirmation:
     """Hold what was measured again to the same limits. A cell that misses one there is left out."""
     again, dropped = split_eligible(replace(tier, cells=tier.confirmation))
-    missed = {
-        (item.variant, item.batch_size): item.reason
-        for item in dropped
-        if item.batch_size is not None
-    }
+    missed = {(item.variant, item.load): item.reason for item in dropped if item.load is not None}
     for item in again:
         if item.unfit is None and (names := unmet(item, point)):
             missed[item.place] = f"it misses {', '.join(names)}"

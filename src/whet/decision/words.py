@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from whet.core.format import plural, significant
-from whet.core.load_point import load_words
 from whet.core.records.decision import Fleet
 from whet.core.records.summary import CellSummary, Estimate
 
@@ -55,7 +54,7 @@ def percent(share: Estimate) -> str:
 
 def cell_label(cell: CellSummary) -> str:
     """``awq at concurrency 8``."""
-    return f"{cell.variant} at {load_words(cell.batch_size)}"
+    return f"{cell.variant} at {cell.load.words}"
 
 
 def _three(value: float) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from whet.checkpoint import locate
 from whet.core.counters import PREFIX_HITS, PREFIX_QUERIES
 from whet.core.errors import EngineStartError, MeasurementError
+from whet.core.load import Load
 from whet.core.protocols import Observer, Server
 from whet.core.provenance import find_device
 from whet.core.records.hits import HitTokens, ReplayResult
@@ -133,7 +134,7 @@ def replay(server: Server, what: str, prompts: Sequence[Ids], block_size: int) -
     facts = describe_requests(planned, block_size=block_size, seed=0)
     plan = TrialPlan(
         variant=what,
-        batch_size=1,
+        load=Load.at(1),
         trial=0,
         workload=Workload(requests=tuple(planned), facts=facts),
         calls=calls,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.engine import ResolvedEngine, Scalar, Variant
 from whet.core.records.evidence import Claim, Declared, EngineFacts, Verdict
 from whet.core.records.load import TrialRecord, WorkloadFacts
@@ -122,7 +122,7 @@ def judge_start(
                 continue
             if declared is None and outcome[0] == "unproved" and claim.kind != "weights":
                 continue
-            verdicts.append(_verdict(resolved, claim, outcome, batch_size=None))
+            verdicts.append(_verdict(resolved, claim, outcome, load=None))
     return tuple(verdicts)
 
 
@@ -140,10 +140,9 @@ def judge_cell(
     workloads = [workload] if isinstance(workload, WorkloadFacts) else list(workload)
     complete = [trial for trial in trials if trial.status == "complete"]
     cell = Cell(resolved=resolved, trials=complete, workloads=workloads)
-    batch_size = trials[0].batch_size if trials else None
+    load = trials[0].load if trials else None
     return tuple(
-        _verdict(resolved, claim, outcome, batch_size=batch_size)
-        for claim, outcome in _judge_cell(cell)
+        _verdict(resolved, claim, outcome, load=load) for claim, outcome in _judge_cell(cell)
     )
 
 
@@ -160,7 +159,7 @@ def _judge_cell(cell: Cell) -> Iterator[tuple[Claim, Outcome]]:
 
 
 def _verdict(
-    resolved: ResolvedEngine, claim: Claim, outcome: Outcome, *, batch_size: LoadPoint | None
+    resolved: ResolvedEngine, claim: Claim, outcome: Outcome, *, load: Load | None
 ) -> Verdict:
     word, observed, sources = outcome
     names = get_profile(resolved.engine).counters_of(resolved.variant)
@@ -172,7 +171,7 @@ def _verdict(
 
     return Verdict(
         variant=resolved.variant.name,
-        batch_size=batch_size,
+        load=load,
         claim=claim,
         outcome=word,
         observed=own(observed),

@@ -116,7 +116,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Scalar]]] = {
 def _sent_early(trial: TrialRecord) -> int:
     """Requests that left before the last of the batch before theirs had ended."""
     events = sorted(trial.requests, key=lambda event: event.sent_ns)
-    size = max(1, int(trial.batch_size))
+    size = max(1, trial.load.slots)
     batches = [events[start : start + size] for start in range(0, len(events), size)]
     return sum(
         event.sent_ns < max(earlier.ended_ns for earlier in before)

@@ -107,7 +107,7 @@ def hit_rate_bounds(cell: Cell) -> HitRateBounds:
         if workload.least_hit_rate is not None:
             lost += tokens * (workload.expected_hit_rate - workload.least_hit_rate)
         elif trial.excluded_warmup < blocks and trial.requests:
-            cold = min(1.0, max(trial.batch_size, blocks) / len(trial.requests))
+            cold = min(1.0, max(trial.load.value, blocks) / len(trial.requests))
             if trial.excluded_warmup >= prefixes:
                 cold *= 1 - 1 / adapters
             lost += tokens * workload.expected_hit_rate * cold

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.evidence import EngineFacts, LeverCost, TrialNotices
 from whet.core.records.summary import CellSummary
 from whet.levers import start_side_effects
@@ -45,14 +45,14 @@ def side_effects_of(
     Only what was observed for both is compared.
     """
 
-    def cost(what: str, detail: str, batch_size: LoadPoint | None = None) -> LeverCost:
+    def cost(what: str, detail: str, load: Load | None = None) -> LeverCost:
         return LeverCost(
             variant=mine.variant,
             reference=reference.variant,
             levers=tuple(sorted(levers)),
             what=what,
             detail=detail,
-            batch_size=batch_size,
+            load=load,
         )
 
     effects = [cost(what, detail) for what, detail in _of_start(mine.facts, reference.facts)]
@@ -80,25 +80,25 @@ def _gist(line: str) -> str:
     return rest.strip().split(". ", maxsplit=1)[0] if "during inference" in head else head
 
 
-def _of_trials(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, LoadPoint]]:
+def _of_trials(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, Load]]:
     """Notices that came while the clock ran, once a concurrency."""
     known = {_gist(line) for trial in theirs.trials for line in trial.notices}
-    reported = set[tuple[LoadPoint, str]]()
+    reported = set[tuple[Load, str]]()
     for trial in mine.trials:
         for line in trial.notices:
             word = _gist(line)
-            if word not in known and (trial.batch_size, word) not in reported:
-                reported.add((trial.batch_size, word))
+            if word not in known and (trial.load, word) not in reported:
+                reported.add((trial.load, word))
                 name = next((name for key, name in _WORDS if key in line), "a notice in the window")
-                yield name, line, trial.batch_size
+                yield name, line, trial.load
 
 
-def _of_cells(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, LoadPoint]]:
-    references = {cell.batch_size: cell for cell in theirs.cells}
+def _of_cells(mine: Observed, theirs: Observed) -> Iterator[tuple[str, str, Load]]:
+    references = {cell.load: cell for cell in theirs.cells}
     for cell in mine.cells:
-        reference = references.get(cell.batch_size)
+        reference = references.get(cell.load)
         if reference is None or cell.prefix_hit_rate is None or reference.prefix_hit_rate is None:
             continue
         if reference.prefix_hit_rate - cell.prefix_hit_rate > HIT_POINTS:
             detail = f"{cell.prefix_hit_rate:.1%}, {reference.prefix_hit_rate:.1%} without"
-            yield "a lower prefix hit rate", detail, cell.batch_size
+            yield "a lower prefix hit rate", detail, cell.load

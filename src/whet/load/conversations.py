@@ -65,14 +65,14 @@ class ConversationShape:
 
 
 def plan_conversations(
-    shape: ConversationShape, tokenizer: TextTokenizer, *, batch_size: int, trial: int
+    shape: ConversationShape, tokenizer: TextTokenizer, *, concurrency: int, trial: int
 ) -> tuple[PlannedConversation, ...]:
     """All conversations, fresh for every (concurrency, trial); turns are numbered through.
 
     Raises ``UsageError`` where the tokenizer has no chat template, or a first prompt is shorter
     than what the template puts around it.
     """
-    rng = seeded(f"conversations/{shape.seed}/{batch_size}/{trial}")
+    rng = seeded(f"conversations/{shape.seed}/{concurrency}/{trial}")
     heads = rng.permutation(tokenizer.heads).tolist()
     if not heads:
         raise UsageError(

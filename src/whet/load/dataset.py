@@ -139,7 +139,7 @@ def build_dataset(dataset: Dataset, *, draw: Draw, seed: int) -> DatasetLoad:
             "asked for",
             fix="a row sent twice would be answered from the cache, so ask for fewer",
         )
-    rng = seeded(f"dataset/{seed}/{draw.batch_size}/{draw.trial}")
+    rng = seeded(f"dataset/{seed}/{draw.load}/{draw.trial}")
     chosen = [dataset.rows[i] for i in rng.permutation(len(dataset.rows))[: draw.requests]]
     requests = _plan(chosen, draw.block_size)
     facts = describe_requests(requests, block_size=draw.block_size, seed=seed)

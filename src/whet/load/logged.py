@@ -19,7 +19,7 @@ from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
-from whet.core.load_point import LoadPoint, Rate
+from whet.core.load import Load
 from whet.core.records.load import PlannedRequest
 from whet.load.logged_call import marked, marked_message
 from whet.load.plan import Draw, Workload, describe_requests, to_call
@@ -62,10 +62,10 @@ def build_logged(
     share. With 0 there is no warm-up. Answers without a length in the log have one of ``lengths``.
     Raises ``UsageError`` where a length is not known.
     """
-    mark = f"[{draw.attempt}b{draw.batch_size:g}-t{draw.trial}] "
-    groups = _drawn(sample, f"{draw.batch_size}/{draw.trial}")
+    mark = f"[{draw.attempt}b{draw.load.value:g}-t{draw.trial}] "
+    groups = _drawn(sample, f"{draw.load}/{draw.trial}")
     timed, rest = _dealt(groups, draw.requests)
-    timed = _apart(timed, 2 * _in_flight(draw.batch_size))
+    timed = _apart(timed, 2 * _in_flight(draw.load))
     play = _Play(encoder=encoder, mark=mark, lengths=lengths)
     requests = play.plan(timed)
     before = _warmup(timed, rest, warmup) if warmup else []
@@ -81,7 +81,7 @@ def build_logged(
         for each, tokens in zip(requests, cached(prompts), strict=True)
     )
     facts = describe_requests(planned, block_size=draw.block_size, seed=0)
-    least = sum(cached(prompts, in_flight=_in_flight(draw.batch_size)))
+    least = sum(cached(prompts, in_flight=_in_flight(draw.load)))
     most = sum(cached(_with_answers(timed, requests))[::2])
     tokens = sum(len(each.prompt_token_ids) for each in requests)
     facts = replace(
@@ -155,9 +155,9 @@ def _dealt(
     return sorted(timed, key=lambda turn: turn[:2]), rest
 
 
-def _in_flight(point: LoadPoint) -> int:
+def _in_flight(point: Load) -> int:
     """Requests that are sent before the answer to one is there: at a rate, those of two seconds."""
-    return math.ceil(2 * point) if isinstance(point, Rate) else point
+    return math.ceil(2 * point.value) if point.is_open else point.slots
 
 
 def _apart(timed: Sequence[_Turn], distance: int) -> list[_Turn]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.client import CompletionCall
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.load import Loop, PlannedRequest, WorkloadFacts
 
 TEMPERATURE = 0.0
@@ -20,14 +20,14 @@ TEMPERATURE = 0.0
 class Draw:
     """Which repetition is drawn, and how much of it.
 
-    The unique parts are fresh for every (``batch_size``, ``trial``) pair: one server measures many
+    The unique parts are fresh for every (``load``, ``trial``) pair: one server measures many
     cells, and a prompt that comes twice would be answered from the last cell's cache.
     ``block_size`` is the engine's tokens a KV block, for the expected hit rate. ``attempt`` makes
     the unique parts fresh on a server that may hold those of an earlier attempt.
     """
 
     requests: int
-    batch_size: LoadPoint
+    load: Load
     trial: int
     block_size: int
     attempt: str = ""
@@ -77,10 +77,10 @@ class PlannedConversation:
 class TrialPlan:
     """One timed repetition of a cell. ``warmup`` is sent first, at the same concurrency.
 
-    ``loop`` is ``closed`` (``batch_size`` in flight), ``static`` (batches of ``batch_size``, each
-    waits for its slowest), ``open``: requests leave at ``offsets_ns`` and ``batch_size`` caps how
+    ``loop`` is ``closed`` (``load.slots`` in flight), ``static`` (batches of ``load.slots``, each
+    waits for its slowest), ``open``: requests leave at ``offsets_ns`` and ``load.slots`` caps how
     many are in flight, 0 for no cap; or ``conversations``: these are sent in place of the
-    workload's requests, ``batch_size`` at once. ``calls`` and ``warmup_calls`` are what is sent
+    workload's requests, ``load.slots`` at once. ``calls`` and ``warmup_calls`` are what is sent
     where it is not the token ids of the requests. ``workers`` is how many processes send, None for
     as many as the warm-up shows to be needed. ``counter_names`` map an engine's own counters to
     those of ``core.counters``; without ``require_counters`` a server whose ``/metrics`` fails is
@@ -89,7 +89,7 @@ class TrialPlan:
     """
 
     variant: str
-    batch_size: int
+    load: Load
     trial: int
     workload: Workload
     warmup: tuple[PlannedRequest, ...] = ()
@@ -107,7 +107,7 @@ class TrialPlan:
     @property
     def connections(self) -> int:
         """The most sockets that it can need."""
-        return self.batch_size or len(self.workload.requests)
+        return self.load.slots or len(self.workload.requests)
 
 
 def to_call(request: PlannedRequest) -> CompletionCall:

@@ -41,7 +41,7 @@ def load_prefix_trace(
             fix="give a length for answers, or remove them",
         )
     cut = replace(trace, requests=rows)
-    label = f"prefix-trace/{seed}/{draw.batch_size}/{draw.trial}"
+    label = f"prefix-trace/{seed}/{draw.load}/{draw.trial}"
     return cold_workload(
         _tuples(regenerate(cut, vocabulary, _number(label))),
         known,

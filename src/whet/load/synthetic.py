@@ -328,7 +328,7 @@ def _build(
 ) -> SyntheticLoad:
     if draw.requests < 1:
         raise UsageError("a trial needs at least 1 request")
-    rng = seeded(f"draw/{shape.seed}/{draw.batch_size}/{draw.trial}")
+    rng = seeded(f"draw/{shape.seed}/{draw.load}/{draw.trial}")
     timed = _kinds(shape.prefixes, draw.requests, rng)
     count, _ = _prefix_size(shape)
     first = [*range(count), *[None] * (warmup - count)]

@@ -127,7 +127,7 @@ async def _warm_up(
     client: StreamClient, plan: TrialPlan, *, alive: Callable[[], None], progress: _Progress
 ) -> None:
     """Send the warm-up at the trial's own concurrency; its answers are discarded."""
-    slots = plan.batch_size or _WARM_UP_SLOTS
+    slots = plan.load.slots or _WARM_UP_SLOTS
     loop = ClosedLoop(client, slots=slots, alive=alive)
     exchanges = encode_all(client, plan.warmup, plan.warmup_calls)
     wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
@@ -151,7 +151,7 @@ class _Timed:
         self._alive = alive
         self._window = window
         window.kernel_stamped = client.kernel_stamped
-        loop = LoopPlan(kind=plan.loop, slots=plan.batch_size, offsets_ns=plan.offsets_ns)
+        loop = LoopPlan(kind=plan.loop, slots=plan.load.slots, offsets_ns=plan.offsets_ns)
         self._loop = make_loop(client, loop, alive)
         self._workers: Workers | None = None
 
@@ -194,7 +194,7 @@ def _record(
     origin_ns = window.started_ns
     return TrialRecord(
         variant=plan.variant,
-        batch_size=plan.batch_size,
+        load=plan.load,
         trial=plan.trial,
         status=status,
         workload_sha256=plan.workload.facts.sha256,

@@ -50,7 +50,7 @@ def choose_workers(plan: TrialPlan, *, cpu_ns: int, wall_ns: int, slots: int) ->
     """
     if plan.loop == "static":
         return 1
-    wanted = plan.batch_size or len(plan.workload.requests)
+    wanted = plan.load.slots or len(plan.workload.requests)
     if plan.workers is not None:
         return max(1, min(plan.workers, wanted))
     if cpu_ns < _KNOWN_CPU_NS or wall_ns <= 0:
@@ -70,7 +70,7 @@ class Workers:
 
     def __init__(self, url: str, model: str, plan: TrialPlan, count: int) -> None:
         """``count`` processes for what ``plan`` asks of the server at ``url``."""
-        self._whole = LoopPlan(kind=plan.loop, slots=plan.batch_size, offsets_ns=plan.offsets_ns)
+        self._whole = LoopPlan(kind=plan.loop, slots=plan.load.slots, offsets_ns=plan.offsets_ns)
         self._base = Share(
             url=url,
             model=model,

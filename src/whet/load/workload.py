@@ -166,7 +166,7 @@ def _source(
 
 
 def _label(spec: WorkloadSpec, draw: Draw, role: str) -> str:
-    return f"{role}/{spec.seed}/{draw.batch_size}/{draw.trial}"
+    return f"{role}/{spec.seed}/{draw.load}/{draw.trial}"
 
 
 def _number(text: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.engine import Variant
 from whet.core.records.summary import CellSummary, Estimate
 
@@ -21,9 +21,9 @@ class LatencyAnomaly:
     """A cell whose median gap between tokens, ``gap_ms``, is above that of a ``fuller`` batch."""
 
     variant: str
-    batch_size: LoadPoint
+    load: Load
     gap_ms: float
-    fuller: LoadPoint
+    fuller: Load
     fuller_gap_ms: float
 
 
@@ -36,11 +36,11 @@ def latency_anomalies(
     overlap show nothing, and where K falls with the load (``variants``), shorter steps are meant.
     """
     by_load = {v.name for v in variants if v.speculation is not None and v.speculation.by_load}
-    gaps: dict[str, dict[LoadPoint, Estimate]] = defaultdict(dict)
+    gaps: dict[str, dict[Load, Estimate]] = defaultdict(dict)
     for cell in cells:
         counts = cell.status == "complete" and cell.variant not in by_load
         if counts and cell.itl_p50_ms is not None:
-            gaps[cell.variant][cell.batch_size] = cell.itl_p50_ms
+            gaps[cell.variant][cell.load] = cell.itl_p50_ms
     anomalies = []
     for variant, of in gaps.items():
         for size in sorted(of)[:-1]:
@@ -49,7 +49,7 @@ def latency_anomalies(
                 anomalies.append(
                     LatencyAnomaly(
                         variant=variant,
-                        batch_size=size,
+                        load=size,
                         gap_ms=of[size].value,
                         fuller=fuller,
                         fuller_gap_ms=of[fuller].value,

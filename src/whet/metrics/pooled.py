@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.summary import Difference, Estimate
 from whet.metrics.estimates import CONFIDENCE, student_t
 
@@ -162,7 +162,7 @@ def _correlated_freedom(rows: NDArray[np.float64], freedom: float) -> float:
     return freedom * (float(np.trace(moments)) ** 2 / shared if shared > 0 else len(rows))
 
 
-Cell = tuple[str, LoadPoint]
+Cell = tuple[str, Load]
 """A variant at a load."""
 
 
@@ -174,7 +174,7 @@ class StartTable:
     """
 
     metric: str
-    blocks: Mapping[LoadPoint, Block]
+    blocks: Mapping[Load, Block]
     pool: Sequence[Block]
 
     @classmethod
@@ -219,9 +219,9 @@ class StartTable:
         made = Difference(
             metric=self.metric,
             reference=reference[0],
-            reference_batch_size=reference[1],
+            reference_load=reference[1],
             candidate=candidate[0],
-            batch_size=candidate[1],
+            load=candidate[1],
             ratio=Estimate(value=math.exp(change), low=None, high=None, samples=starts),
             family=family,
             different=False,

@@ -32,7 +32,7 @@ def summarise(
     events = [event for trial in trials for event in trial.requests]
     return CellSummary(
         variant=trials[0].variant,
-        batch_size=trials[0].batch_size,
+        load=trials[0].load,
         status=_status(trials, problems),
         trials=len(good),
         requests=len(events),

@@ -57,7 +57,7 @@ def _only_a_burst(trial: TrialRecord) -> str | None:
 
 def _idle_slots(trial: TrialRecord) -> str | None:
     """Return why a closed loop did not hold its concurrency, by Little's law, or None."""
-    busy, slots = busy_slots(trial), trial.batch_size
+    busy, slots = busy_slots(trial), trial.load.slots
     if trial.loop != "closed" or busy >= LEAST_BUSY * slots:
         return None
     return (

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.load_point import LoadPoint, load_words
+from whet.core.load import Load
 from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
 from whet.core.records.evidence import Declared
 from whet.core.records.load import TrialRecord
@@ -33,7 +33,7 @@ _FLAG_LABELS: Final = ("block_size", "cache_dtype", "enable_prefix_caching")
 _LENGTH_EDGES: Final = tuple(m * 10.0**e for e in range(7) for m in (1, 2, 5))
 
 
-def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
+def envelope_of(run: Run, variant: str, point: Load) -> Envelope:
     """The envelope of ``variant`` at ``point``, from the run's stored trials.
 
     Raises ``UsageError`` where no usable trial of that cell is stored.
@@ -43,7 +43,7 @@ def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
     trials = _trials(run, variant, point)
     if not trials:
         raise UsageError(
-            f"{variant} has no usable trial at {load_words(point)}",
+            f"{variant} has no usable trial at {point.words}",
             fix="finish the run with --resume",
         )
     ranges = tuple(_ranges(trials))
@@ -57,7 +57,7 @@ def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
     return Envelope(
         run=run.name,
         variant=variant,
-        load=load_words(point),
+        load=point.words,
         in_flight=_load(trials).in_flight,
         engine=resolved.engine,
         engine_version=resolved.engine_version,
@@ -82,7 +82,7 @@ def envelope_of(run: Run, variant: str, point: LoadPoint) -> Envelope:
     )
 
 
-def _trials(run: Run, variant: str, point: LoadPoint) -> list[TrialRecord]:
+def _trials(run: Run, variant: str, point: Load) -> list[TrialRecord]:
     both = (run.trials_of(variant, point, confirmation=again) for again in (False, True))
     return usable_trials([trial for trials in both for trial in trials])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from whet.core.errors import StorageError, UsageError
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.quote import shell_word
 from whet.core.records.codec import decode, encode
 from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
@@ -36,7 +36,7 @@ class WatchSource(References):
     spec: Spec
 
 
-def source_of_run(run: Run, variant: str, point: LoadPoint) -> WatchSource:
+def source_of_run(run: Run, variant: str, point: Load) -> WatchSource:
     """The references of one measured variant at one load.
 
     Raises ``UsageError`` where the run has no usable trial of it.
@@ -78,7 +78,7 @@ def read_source(path: Path) -> WatchSource:
             f"{path} recommends nothing to watch",
             fix=f"deploy a variant of it first: whet deploy {shell_word(str(path))} --variant NAME",
         )
-    return source_of_run(run, chosen.variant, chosen.batch_size)
+    return source_of_run(run, chosen.variant, chosen.load)
 
 
 def source_files(source: WatchSource) -> dict[str, str]:

@@ -18,6 +18,7 @@ from whet.core.errors import (
     StorageError,
     UsageError,
 )
+from whet.core.load import Load
 from whet.core.records.bundle import Bundle
 from whet.core.records.codec import encode
 from whet.core.records.decision import Decision, Excluded, Fleet
@@ -94,7 +95,7 @@ def test_a_variant_that_does_not_qualify_is_refused_with_the_reason(
     run = decided(root, excluded=(), **without(decision, "awq+draft+cache"))
     with pytest.raises(UsageError, match="does not qualify: misses TTFT p95; choose one that"):
         deploy(run, options(tmp_path, variant="awq+draft+cache"))
-    lost = Excluded(variant="fp16", batch_size=None, reason="its answers\ndiffer")
+    lost = Excluded(variant="fp16", load=None, reason="its answers\ndiffer")
     run = decided(root, excluded=(lost,), **without(decision, "fp16"))
     with pytest.raises(UsageError, match="fp16 does not qualify: its answers differ; choose"):
         deploy(run, options(tmp_path, variant="fp16"))
@@ -165,7 +166,7 @@ def test_the_record_says_what_is_deployed(root: Path, tmp_path: Path) -> None:
     bundle = read_bundle(tmp_path / "out")
     assert bundle == deployed.bundle
     assert isinstance(bundle, Bundle)
-    assert (bundle.run, bundle.variant, bundle.load) == ("demo", "draft+cache", 8)
+    assert (bundle.run, bundle.variant, bundle.load) == ("demo", "draft+cache", Load.at(8))
     assert bundle.image == "vllm/vllm-openai:v0.32.0"
     assert bundle.weights_sha256 == run.models["target"].weights_sha256
     assert " --speculative-config " in bundle.serve_line
@@ -277,7 +278,7 @@ def test_a_kill_between_the_renames_is_repaired_by_the_next_command(tmp_path: Pa
     record = Bundle(
         run="r",
         variant="v",
-        load=1,
+        load=Load.at(1),
         engine="vllm",
         engine_version="1",
         image="i",

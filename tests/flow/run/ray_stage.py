@@ -63,7 +63,7 @@ class WorkerBench(Bench):
             os.kill(os.getpid(), signal.SIGKILL)
         record = super().run_trial(_url, _model, plan=plan, **asked)
         with (folder / "ledger.txt").open("a") as file:
-            file.write(f"{plan.variant} {plan.batch_size} {plan.trial}\n")
+            file.write(f"{plan.variant} {plan.load} {plan.trial}\n")
         return record
 
 
@@ -79,7 +79,7 @@ def _proved(resolved: ResolvedEngine) -> Verdict:
     return Verdict(
         variant=resolved.variant.name,
         claim=Claim(kind="weights", statement="s", expected="e", per_cell=False),
-        batch_size=None,
+        load=None,
         outcome="proved",
         observed="o",
         sources=(),

@@ -12,6 +12,7 @@ from tests.flow.rounds_stage import Bench, build_bench
 from tests.flow.run.test_pipeline import story
 from tests.flow.stage import tiny_spec
 from whet.core.errors import UsageError
+from whet.core.load import Load
 from whet.core.protocols import Silent
 from whet.core.records.decision import Decision
 from whet.core.records.engine import ResolvedEngine
@@ -52,7 +53,7 @@ def weights(monkeypatch: pytest.MonkeyPatch) -> list[Evidence]:
         return [
             Verdict(
                 variant=resolved.variant.name,
-                batch_size=None,
+                load=None,
                 claim=claim,
                 outcome=outcome[0],
                 observed="the log does not show the model's layers",
@@ -137,8 +138,8 @@ def test_an_attached_server_gets_fresh_requests_at_every_attempt(
         prepared = prepare(spec_of(tmp_path), recorder, bench.engine, skip_infeasible=False)
         own = prepared.resolved[0]
         attached = replace(own, url="http://127.0.0.1:1")
-        same = [trial_plan(prepared, store, own, 2, 0, warmup=0) for _ in range(2)]
-        fresh = [trial_plan(prepared, store, attached, 2, 0, warmup=0) for _ in range(2)]
+        same = [trial_plan(prepared, store, own, Load.at(2), 0, warmup=0) for _ in range(2)]
+        fresh = [trial_plan(prepared, store, attached, Load.at(2), 0, warmup=0) for _ in range(2)]
     assert same[0].workload == same[1].workload
     prompts = [
         {request.prompt_token_ids for request in plan.workload.requests}

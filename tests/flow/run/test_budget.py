@@ -218,8 +218,7 @@ def test_two_engines_share_the_requests(engine: FakeEngine, tmp_path: Path) -> N
     variants = {"fp16": {}, "one": one, "two": two}
     result = ran(engine, spec(tmp_path, variants), tmp_path / "run", 0.01)
     single, both = (
-        {int(cell.batch_size): cell for cell in result.predicted[name].cells}
-        for name in ("one", "two")
+        {cell.load.slots: cell for cell in result.predicted[name].cells} for name in ("one", "two")
     )
     alone = single[1].cost_per_1m_tokens
     assert both[1].cost_per_1m_tokens == pytest.approx(alone, rel=0.01)  # the other one is idle

@@ -12,7 +12,7 @@ import pytest
 
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.metrics.events import steady, trial
-from whet.core.load_point import trial_key
+from whet.core.load import Load, trial_key
 from whet.core.protocols import Silent
 from whet.core.records.decision import Decision
 from whet.core.records.load import TrialRecord
@@ -60,10 +60,10 @@ def keep_trials(job: Recorder, name: str, text: str | None = None) -> None:
     load = Run(job.store).require_spec().load
     for size in load.concurrency:
         for number in range(load.trials):
-            record = trial(steady(16), number=number, variant=name, batch_size=size)
+            record = trial(steady(16), number=number, variant=name, load=Load.at(size))
             if text is not None:
                 record = all_saying(record, text)
-            job.store.put("trials", trial_key(name, size, number), record)
+            job.store.put("trials", trial_key(name, Load.at(size), number), record)
 
 
 def all_saying(record: TrialRecord, text: str) -> TrialRecord:
@@ -81,7 +81,7 @@ def test_a_variant_that_was_timed_writing_nothing_is_excluded_everywhere(start: 
         keep_trials(job, "other", MARKS)
         decision = conclude(job.store, job.observer)
         warned = told(job).warned
-    reasons = {item.variant: item.reason for item in decision.excluded if item.batch_size}
+    reasons = {item.variant: item.reason for item in decision.excluded if item.load}
     assert reasons["other"].startswith("its timed answers are degenerate text: 64 of 64")
     assert "degenerate" not in reasons["fp16"], "ordinary words are an answer"
     assert [line.partition(":")[0] for line in warned if "degenerate" in line] == ["other"]

@@ -15,7 +15,7 @@ import pytest
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.levers.builders import workload
 from tests.metrics.events import event, trial
-from whet.core.load_point import trial_key, workload_key
+from whet.core.load import Load, trial_key, workload_key
 from whet.core.protocols import Silent
 from whet.core.records.model import ModelFacts
 from whet.core.records.quality_checks import DegenerateTraffic
@@ -40,8 +40,8 @@ def job(tmp_path: Path) -> Iterator[Run]:
 
 def keep(job: Run, name: str, texts: Sequence[str], *, size: int = 1, number: int = 0) -> None:
     events = [replace(event(index=index), text=text) for index, text in enumerate(texts)]
-    record = trial(events, number=number, variant=name, batch_size=size)
-    job.store.put("trials", trial_key(name, size, number), record)
+    record = trial(events, number=number, variant=name, load=Load.at(size))
+    job.store.put("trials", trial_key(name, Load.at(size), number), record)
 
 
 def verdicts(job: Run) -> dict[str, str]:
@@ -75,7 +75,7 @@ def test_answers_to_one_prompt_are_one_unit_over_loads_and_trials(
         keep(job, "fp16", TEXTS, size=size, number=number)
         keep(job, "b", [MARKS, *TEXTS[1:8], *[MARKS] * 2, *TEXTS[10:]], size=size, number=number)
         facts = replace(workload(), sources=tuple(sources(trial_number)))
-        job.store.put("workloads", workload_key(size, number), facts)
+        job.store.put("workloads", workload_key(Load.at(size), number), facts)
     assert verdicts(job)["b"] == verdict
 
 

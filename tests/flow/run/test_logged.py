@@ -73,8 +73,7 @@ def test_a_run_sends_the_log_and_its_parts_have_nothing_in_common(
     root = tmp_path / "run"
     story(bench, traffic_spec(tmp_path, log), root)
     sent = {
-        (plan.variant, plan.batch_size, plan.trial): plan.workload.facts.sha256
-        for plan in bench.plans
+        (plan.variant, plan.load, plan.trial): plan.workload.facts.sha256 for plan in bench.plans
     }
     assert {key[0] for key in sent} == {"fp16", "b"}
     for (_, size, trial), sha256 in sent.items():

@@ -174,7 +174,7 @@ def check_results(root: Path) -> None:
     assert all(float(row["tps_mean"]) > 0 and float(row["vram_gb"]) > 0 for row in rows.values())
     store = RunStore.read(root)
     outcomes = {
-        (verdict.variant, verdict.claim.kind, verdict.batch_size): verdict.outcome
+        (verdict.variant, verdict.claim.kind, verdict.load): verdict.outcome
         for held in store.all("verdicts", VerdictSet)
         for verdict in held.verdicts
     }

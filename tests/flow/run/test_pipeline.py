@@ -47,7 +47,7 @@ def story(
 
 def cells(root: Path) -> dict[tuple[str, int], CellSummary]:
     found = RunStore.read(root).all("cells", CellSummary)
-    return {(cell.variant, cell.batch_size): cell for cell in found}
+    return {(cell.variant, cell.load.slots): cell for cell in found}
 
 
 def test_every_arrow_is_a_record_on_disk(engine: FakeEngine, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_each_trial_is_parsed_once_and_each_cell_is_concluded_once(
         write(path, data)
 
     def counting_summarise(trials: Sequence[TrialRecord], **kwargs: Any) -> CellSummary:
-        summarised.append((trials[0].variant, trials[0].batch_size))
+        summarised.append((trials[0].variant, trials[0].load.slots))
         return summarise(trials, **kwargs)
 
     monkeypatch.setattr(Path, "read_text", counting_read)
@@ -119,7 +119,7 @@ def test_the_same_traffic_for_every_variant_and_fresh_for_every_trial(
     store = RunStore.read(root)
     hashes: dict[tuple[int, int], set[str]] = {}
     for trial in store.all("trials", TrialRecord):
-        hashes.setdefault((trial.batch_size, trial.trial), set()).add(trial.workload_sha256)
+        hashes.setdefault((trial.load.slots, trial.trial), set()).add(trial.workload_sha256)
     assert len(hashes) == 4
     assert all(len(one) == 1 for one in hashes.values())
     assert len(set.union(*hashes.values())) == 4
@@ -150,7 +150,7 @@ def test_an_invalid_trial_is_repeated_on_a_fresh_start(
 
     def run_disturbed(*args: Any, **kwargs: Any) -> TrialRecord:
         record = run_trial(*args, **kwargs)
-        if disturbed and disturbed[0] == (record.variant, record.batch_size, record.trial):
+        if disturbed and disturbed[0] == (record.variant, record.load.slots, record.trial):
             disturbed.clear()
             health = replace(record.health, valid=False, reason="steal")
             return replace(record, health=health)

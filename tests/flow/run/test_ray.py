@@ -136,9 +136,9 @@ def outcome(decision: Decision) -> tuple[object, ...]:
     """What was decided. Figures differ by rounding: sums are made in the order of the journal."""
     chosen = decision.recommendation
     return (
-        chosen and (chosen.variant, chosen.batch_size),
-        [(each.outcome, each.variant, each.batch_size) for each in decision.matrix],
-        sorted((each.variant, str(each.batch_size), each.status) for each in decision.cells),
+        chosen and (chosen.variant, chosen.load),
+        [(each.outcome, each.variant, each.load) for each in decision.matrix],
+        sorted((each.variant, str(each.load), each.status) for each in decision.cells),
         [(each.variant, each.kind) for each in decision.excluded],
     )
 
@@ -150,7 +150,7 @@ def ledger(stage: Path) -> Counter[str]:
 def done(root: Path) -> set[str]:
     """Trials that are stored, as the ledger writes them."""
     trials = RunStore.read(root).all("trials", TrialRecord)
-    return {f"{t.variant} {t.batch_size} {t.trial}" for t in trials if t.status == "complete"}
+    return {f"{t.variant} {t.load} {t.trial}" for t in trials if t.status == "complete"}
 
 
 def stored(root: Path) -> set[tuple[str, str, str | None]]:

@@ -108,7 +108,7 @@ def test_starts_are_kept_in_order_and_the_newest_under_the_variants_name(tmp_pat
 
 def starts_of(root: Path, name: str) -> list[int | None]:
     trials = [one for one in RunStore.read(root).all("trials", TrialRecord) if one.variant == name]
-    return [one.start for one in sorted(trials, key=lambda one: (one.batch_size, one.trial))]
+    return [one.start for one in sorted(trials, key=lambda one: (one.load, one.trial))]
 
 
 def test_each_trial_records_the_start_that_it_was_measured_on(bench: Bench, tmp_path: Path) -> None:

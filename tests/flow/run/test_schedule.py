@@ -18,7 +18,7 @@ from tests.flow.rounds_stage import (
     story,
 )
 from whet.core.errors import UsageError
-from whet.core.load_point import Rate
+from whet.core.load import Load
 from whet.core.records.load import TrialRecord
 from whet.core.records.summary import DifferenceSet
 from whet.core.run import Run
@@ -61,7 +61,7 @@ def test_the_traffic_of_a_trial_is_the_same_for_all_and_every_fresh_server_is_wa
     hashes: dict[tuple[int, int], set[str]] = {}
     for plan in bench.plans:
         sha256 = plan.workload.facts.sha256
-        hashes.setdefault((plan.batch_size, plan.trial), set()).add(sha256)
+        hashes.setdefault((plan.load.slots, plan.trial), set()).add(sha256)
         assert plan.warmup, "each concurrency is new to a server that measures it once"
     assert len(hashes) == 6
     assert all(len(one) == 1 for one in hashes.values())
@@ -113,7 +113,7 @@ def test_the_finalists_are_measured_again_on_fresh_starts_and_fresh_traffic(
     again = [(name, size, number) for name, size, number in bench.measured if number >= 2]
     assert sorted(again) == [(name, 2, number) for name in ("b", "d", "fp16") for number in (2, 3)]
     shas = {
-        (trial.batch_size, trial.trial): trial.workload_sha256
+        (trial.load.slots, trial.trial): trial.workload_sha256
         for trial in RunStore.read(root).all("trials", TrialRecord)
     }
     assert len(set(shas.values())) == len(shas)
@@ -141,7 +141,7 @@ def test_where_the_cheapest_misses_a_limit_again_the_next_finalists_are_measured
     assert decision is not None
     assert decision.recommendation is not None
     best = decision.recommendation
-    assert (best.variant, best.batch_size, best.confirmed) == ("d", 1, True)
+    assert (best.variant, best.load, best.confirmed) == ("d", Load.at(1), True)
     assert "d at concurrency 2 was not confirmed: it misses TTFT p95" in best.cautions
     bench.engine.started.clear()
     story(bench, spec, root, resume=True)
@@ -272,12 +272,11 @@ def test_rates_are_open_loops_with_the_same_arrivals_for_all(bench: Bench, tmp_p
     for plan in bench.plans:
         offsets[len(plan.offsets_ns), plan.trial].add(plan.offsets_ns)
     assert [len(each) for each in offsets.values()] == [1] * 4
-    stored = {
-        trial.batch_size for trial in RunStore.read(tmp_path / "run").all("trials", TrialRecord)
+    stored = {trial.load for trial in RunStore.read(tmp_path / "run").all("trials", TrialRecord)}
+    assert stored == {Load.rate(2.0), Load.rate(8.0)}
+    assert set(cells(tmp_path / "run")) == {
+        (name, rate) for name in VARIANTS for rate in (2.0, 8.0)
     }
-    assert stored == {Rate(2.0), Rate(8.0)}
-    assert {type(each) for each in stored} == {Rate}
-    assert set(cells(tmp_path / "run")) == {(name, rate) for name in VARIANTS for rate in stored}
 
 
 def test_rates_and_concurrency_are_two_kinds_of_load(tmp_path: Path) -> None:
@@ -303,9 +302,9 @@ def test_each_variants_highest_rate_is_searched_and_measured_on_other_starts(
     assert bench.engine.started[:6] == ["fp16", "b", "fp16", "b", "b", "fp16"]
     run = Run.read(root)
     search = run.rate_searches["fp16"]
-    assert [float(each.rate) for each in search.tried] == [1, 2, 4, 8, 16, 12, 10, 11]
-    assert [float(point) for point in search.points] == [8.0, 9.0, 10.0]
-    assert run.points_of("b")[-1] == pytest.approx(25, rel=0.1)
+    assert [each.rate.value for each in search.tried] == [1, 2, 4, 8, 16, 12, 10, 11]
+    assert [point.value for point in search.points] == [8.0, 9.0, 10.0]
+    assert run.points_of("b")[-1].value == pytest.approx(25, rel=0.1)
     assert run.decision is not None
     chosen = run.decision.recommendation
     assert chosen is not None

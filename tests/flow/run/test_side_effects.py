@@ -11,6 +11,7 @@ import pytest
 from tests.decision.cells import cell
 from tests.flow.stage import FakeEngine, tiny_spec
 from tests.run_copy import replace
+from whet.core.load import Load
 from whet.core.records.engine import Speculation, StartFacts, Variant
 from whet.core.records.evidence import EngineFacts, LeverCost, TrialNotices
 from whet.core.run import Run
@@ -156,23 +157,23 @@ def test_notices_and_cells_of_the_run_are_costs_too(store: RunStore) -> None:
         store, (variant("fp16"), None), (variant("cache", prefix_cache=True), None), (both, None)
     )
     for name, notices in (("cache", ()), ("both", (JIT,))):
-        record = TrialNotices(variant=name, batch_size=4, trial=0, notices=notices)
+        record = TrialNotices(variant=name, load=Load.at(4), trial=0, notices=notices)
         store.put("notices", f"{name}--b004-t0", record)
     cells = (
         cell("cache", 1, 1.0, 10.0, prefix_hit_rate=0.8),
         cell("both", 1, 1.0, 10.0, prefix_hit_rate=0.7),
     )
     found = lever_costs(run, cells)
-    assert {(cost.variant, cost.reference, cost.batch_size) for cost in found} == {
+    assert {(cost.variant, cost.reference, cost.load and cost.load.slots) for cost in found} == {
         ("both", "cache", 4),
         ("both", "cache", 1),
     }
-    compiled = next(cost for cost in found if cost.batch_size == 4)
+    compiled = next(cost for cost in found if cost.load == Load.at(4))
     assert compiled == LeverCost(
         variant="both",
         reference="cache",
         levers=("speculation=ngram K=4",),
         what="a kernel was compiled while serving",
         detail=JIT,
-        batch_size=4,
+        load=Load.at(4),
     )

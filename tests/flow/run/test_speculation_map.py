@@ -13,6 +13,7 @@ from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.rounds_stage import DECLARED, Bench, build_bench, patch_declared, spec_of
 from tests.metrics.events import steady, trial
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED, PREFIX_QUERIES
+from whet.core.load import Load
 from whet.core.protocols import Silent
 from whet.core.records.evidence import Declared
 from whet.core.records.load import TrialRecord
@@ -65,7 +66,7 @@ class Physics:
             steady(16, scale=1 / speed),
             number=plan.trial,
             variant=plan.variant,
-            batch_size=plan.batch_size,
+            load=plan.load,
             before=dict.fromkeys(after, 0.0),
             after=after,
         )
@@ -105,7 +106,7 @@ def mapped(
 
 
 def point(result: SpeculationMap, size: int) -> SpeculationPoint:
-    [one] = [item for item in result.points if item.batch_size == size]
+    [one] = [item for item in result.points if item.load == Load.at(size)]
     return one
 
 
@@ -113,7 +114,7 @@ def test_a_plain_server_of_two_steps_breaks_even_at_length_two(
     physics: Physics, tmp_path: Path
 ) -> None:
     result = mapped(physics, tmp_path)
-    assert [(item.plain, item.batch_size, item.k) for item in result.points] == [
+    assert [(item.plain, item.load.slots, item.k) for item in result.points] == [
         ("fp16", 1, 4),
         ("fp16", 2, 4),
     ]

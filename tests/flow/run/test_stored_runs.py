@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from whet.core.load import Load
 from whet.core.run import Run
 from whet.flow.run.conclude.conclude import decide_over
 from whet.flow.run.conclude.results import summarize_run
@@ -24,7 +25,7 @@ def unpacked(archive: Path, folder: Path) -> Run:
 
 def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
     run = unpacked(PUBLISHED / "run.tar.xz", tmp_path)
-    cells = {(cell.variant, str(cell.batch_size)): cell for cell in summarize_run(run).cells}
+    cells = {(cell.variant, str(cell.load)): cell for cell in summarize_run(run).cells}
     with (PUBLISHED / "results.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(cells) == 8
@@ -37,7 +38,7 @@ def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
     decided, stored = decide_over([run]), json.loads((PUBLISHED / "decision.json").read_text())
     assert decided.recommendation is not None
     assert decided.recommendation.variant == stored["recommendation"]["variant"] == "draft+cache"
-    assert decided.recommendation.batch_size == 8
+    assert decided.recommendation.load == Load.at(8)
     assert decided.recommendation.confirmed
     assert decided.recommendation.cost_per_1m_tokens.value == pytest.approx(
         stored["recommendation"]["cost_per_1m_tokens"]["value"], rel=1e-3

@@ -11,7 +11,7 @@ import pytest
 
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
 from whet.core.errors import UsageError
-from whet.core.load_point import Rate
+from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.units import NS_PER_S
@@ -85,7 +85,7 @@ def test_the_servers_are_those_that_the_logs_own_rate_needs(bench: Bench, tmp_pa
         load = {} if demand is None else {"demand_rps": demand}
         story(bench, traced(tmp_path, log, confirm=False, **load), tmp_path / name)
         run = Run.read(tmp_path / name)
-        assert run.loads == (Rate(1.43),)
+        assert run.loads == (Load.rate(1.43),)
         assert run.decision is not None
         assert run.decision.recommendation is not None
         fleet = run.decision.recommendation.fleet
@@ -124,13 +124,13 @@ def test_a_search_plays_the_log_at_other_speeds_while_it_lasts(
     story(bench, traced(tmp_path, log, find="max_rate", confirm=False), tmp_path / "run")
     run = Run.read(tmp_path / "run")
     search = run.rate_searches["fp16"]
-    assert float(search.tried[0].rate) == 1.43
-    assert search.points[-1] == pytest.approx(4, rel=0.1)
+    assert search.tried[0].rate.value == 1.43
+    assert search.points[-1].value == pytest.approx(4, rel=0.1)
     measured = [plan for plan in bench.plans[2 * len(search.tried) :] if plan.variant == "fp16"]
     for plan in measured:
         count = len(plan.offsets_ns)
         rate = (count - 1) / (plan.offsets_ns[-1] / NS_PER_S)
-        assert min(abs(rate - point) for point in search.points) < 1e-6
+        assert min(abs(rate - point.value) for point in search.points) < 1e-6
         assert lengths_of(plan) == (LENGTHS * 10)[:count]
     assert len({plan.workload.facts.sha256 for plan in measured}) == len(measured)
     section = cells_section(run)
@@ -153,8 +153,8 @@ def test_a_search_ends_where_the_log_is_over_before_the_window(
     log = mooncake(tmp_path, repeat=2)
     story(bench, traced(tmp_path, log, find="max_rate", confirm=False), tmp_path / "run")
     search = Run.read(tmp_path / "run").rate_searches["b"]
-    assert [float(each.rate) for each in search.tried] == [1.43, 2.86, 3.0]
-    assert [float(point) for point in search.points] == [2.4, 2.7, 3.0]
+    assert [each.rate.value for each in search.tried] == [1.43, 2.86, 3.0]
+    assert [point.value for point in search.points] == [2.4, 2.7, 3.0]
 
 
 def test_prompts_of_a_log_find_nothing_of_an_earlier_play_in_a_cache(

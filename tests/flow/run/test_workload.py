@@ -11,6 +11,7 @@ import pytest
 from tests.checkpoint_factory import write_adapter
 from tests.flow.stage import SHORT, FakeEngine, tiny_spec
 from tests.scripted_server import scripted_server
+from whet.core.load import Load
 from whet.core.protocols import Silent
 from whet.core.records.load import ClientHealth, TrialRecord
 from whet.core.store import RunStore
@@ -66,7 +67,7 @@ def plans(job: Job) -> tuple[TrialPlan, TrialPlan]:
 
 def plan_of(job: Job, at: int, *, warmup: int = 8) -> TrialPlan:
     plan, store = job
-    return trial_plan(plan, store, plan.resolved[at], 4, 0, warmup=warmup)
+    return trial_plan(plan, store, plan.resolved[at], Load.at(4), 0, warmup=warmup)
 
 
 def run(plan: TrialPlan, **script: float) -> TrialRecord:

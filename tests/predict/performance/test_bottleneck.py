@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.run_copy import replace as copy_run
+from whet.core.load import Load
 from whet.core.protocols import Silent
 from whet.core.records.decision import Decision
 from whet.core.run import Run
@@ -20,12 +21,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(replay_recorded(tmp_path_factory.mktemp("recorded") / "run", Silent()))
 
 
-def decided(run: Run, variant: str, batch_size: int) -> Decision:
+def decided(run: Run, variant: str, concurrency: int) -> Decision:
     decision = run.decision
     assert decision is not None
     assert decision.recommendation is not None
     chosen = replace(
-        decision.recommendation, variant=variant, batch_size=batch_size, reasons=("first",)
+        decision.recommendation, variant=variant, load=Load.at(concurrency), reasons=("first",)
     )
     return replace(decision, recommendation=chosen)
 

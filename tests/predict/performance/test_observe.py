@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.metrics.events import event, trial
-from whet.core.load_point import Rate
+from whet.core.load import Load
 from whet.core.run import Run
 from whet.demo.bundled import RECORDED
 from whet.predict.hardware import CUDA
@@ -86,7 +86,7 @@ def test_coefficients_of_another_machine_and_other_loads_predict_it(
 
 def test_requests_of_a_rate_keep_their_arrivals() -> None:
     sent = trial([event(index=index, start_ms=250.0 * index) for index in range(4)])
-    rows = timed_requests(replace(sent, batch_size=Rate(4.0), loop="open"), shared=0)
+    rows = timed_requests(replace(sent, load=Load.rate(4.0), loop="open"), shared=0)
     assert rows is not None
     assert [each.arrival_s for each in rows.requests] == [0.0, 0.25, 0.5, 0.75]
     assert rows.latencies.ttft == pytest.approx(0.010)

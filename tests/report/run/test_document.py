@@ -24,6 +24,7 @@ from tests.report.forms import (
 )
 from tests.report.run_texts import CONCURRENCY, SCRIPT, VARIANTS
 from tests.run_copy import replace
+from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.report.run.best import best_cell
@@ -81,7 +82,7 @@ def test_every_cell_is_in_every_form(whole: Run) -> None:
     for name in VARIANTS:
         for size in CONCURRENCY:
             best = best_cell(whole, name)
-            tables = 2 if best is not None and best.batch_size == size else 1
+            tables = 2 if best is not None and best.load == Load.at(size) else 1
             assert sum(line.startswith(f"| {name} | {size} |") for line in lines) == tables
     for cell in whole.cells:
         if cell.tps_mean is not None:

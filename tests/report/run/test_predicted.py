@@ -9,6 +9,7 @@ import pytest
 from tests.flow.run.test_budget import engine, ran, spec
 from tests.flow.stage import FakeEngine
 from tests.report.forms import FORMS, section, table
+from whet.core.load import Load
 from whet.core.records.predicted import PredictedCell, PredictedVariant
 from whet.report.run.predicted import cheaper_by_prediction
 
@@ -23,7 +24,7 @@ def test_predicted_cells_are_marked_in_one_table_with_measured_ones(
     rows = table(run, "predicted", "US$ per million output tokens by requests in flight")
     assert {"cached8", "cached16", "cached32"} < set(rows)
     for name, record in run.predicted.items():
-        sizes = [cell.batch_size for cell in record.cells]
+        sizes = [cell.load for cell in record.cells]
         marks = [text.startswith("~") for text in rows[name]]
         assert marks == [size not in record.measured for size in sizes]
     for form in FORMS:
@@ -39,9 +40,14 @@ def test_a_run_without_a_budget_has_no_such_section(engine: FakeEngine, tmp_path
 
 
 def predicted(cost: float, *, spread: float, measured: tuple[int, ...] = ()) -> PredictedVariant:
-    cells = (PredictedCell(batch_size=8, cost_per_1m_tokens=cost, ttft_ms=100.0, tpot_ms=5.0),)
+    cells = (PredictedCell(load=Load.at(8), cost_per_1m_tokens=cost, ttft_ms=100.0, tpot_ms=5.0),)
     return PredictedVariant(
-        variant="p", cells=cells, errors=(), source="s", spread=spread, measured=measured
+        variant="p",
+        cells=cells,
+        errors=(),
+        source="s",
+        spread=spread,
+        measured=tuple(map(Load.at, measured)),
     )
 
 

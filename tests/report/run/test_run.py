@@ -8,13 +8,14 @@ import pytest
 from tests.report.run_factory import make_run
 from tests.report.run_texts import VARIANTS
 from whet.core.errors import StorageError
+from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.store import RunStore
 
 
 def test_whole_run_is_gathered(whole: Run) -> None:
     assert whole.variants == VARIANTS
-    assert whole.loads == (1, 4, 8, 16, 32)
+    assert whole.loads == tuple(map(Load.at, (1, 4, 8, 16, 32)))
     assert len(whole.cells) == 25
     assert len(whole.trials) == 25
     assert len(whole.verdicts) == 25  # 5 weights, 2 × 5 speculation, 2 × 5 cache
@@ -25,17 +26,17 @@ def test_whole_run_is_gathered(whole: Run) -> None:
 
 
 def test_failed_cell_is_a_finding_not_missing(whole: Run) -> None:
-    failed = whole.cell("awq+draft", 32)
+    failed = whole.cell("awq+draft", Load.at(32))
     assert failed is not None
     assert failed.status == "failed"
     assert whole.missing == ()
 
 
 def test_evidence_of_a_cell_is_its_worst_verdict(whole: Run) -> None:
-    assert whole.evidence("awq+cache", 8) == "proved"
-    assert whole.evidence("awq+cache", 16) == "contradicted"
-    assert whole.evidence("awq+draft", 32) == "unproved"
-    assert whole.evidence("nothing", 1) is None
+    assert whole.evidence("awq+cache", Load.at(8)) == "proved"
+    assert whole.evidence("awq+cache", Load.at(16)) == "contradicted"
+    assert whole.evidence("awq+draft", Load.at(32)) == "unproved"
+    assert whole.evidence("nothing", Load.at(1)) is None
 
 
 def test_interrupted_run_says_what_it_lacks(interrupted: Run) -> None:

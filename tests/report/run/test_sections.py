@@ -13,6 +13,7 @@ from tests.report.run_factory import make_run
 from tests.report.run_gate import graded, lossless
 from tests.report.run_texts import SCRIPT, VARIANTS
 from tests.run_copy import replace
+from whet.core.load import Load
 from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.evidence import LeverCost, LeverCosts
 from whet.core.records.quality import QualityRecord
@@ -212,7 +213,7 @@ def effect(lever: str, size: int, value: float, metric: str = "tps_mean") -> Lev
     return LeverEffect(
         lever=lever,
         context=(),
-        batch_size=size,
+        load=Load.at(size),
         metric=metric,
         reference="fp16",
         candidate=lever,
@@ -235,7 +236,7 @@ def test_the_same_side_effect_is_one_line_with_its_concurrency(tmp_path: Path) -
             levers=(SPEC,),
             what=what,
             detail=detail,
-            batch_size=size,
+            load=None if size is None else Load.at(size),
         )
 
     costs = (
@@ -279,7 +280,7 @@ def test_degenerate_text_is_one_sentence_a_variant(hostile: Run, whole: Run) -> 
 
 def test_a_cell_that_was_held_up_is_named(whole: Run) -> None:
     def with_gap(each: CellSummary) -> CellSummary:
-        if (each.variant, each.batch_size) != ("awq+draft", 1):
+        if (each.variant, each.load) != ("awq+draft", Load.at(1)):
             return each
         gap = Estimate(value=900.0, low=890.0, high=910.0, samples=64)
         return replace(each, figures={**each.figures, "itl_p50_ms": gap})

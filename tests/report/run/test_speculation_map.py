@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from whet.core.load import Load
 from whet.core.records.speculation_map import AcceptanceLevel, SpeculationMap, SpeculationPoint
 from whet.core.records.summary import Estimate
 from whet.report.document import Chart, Table
@@ -34,7 +35,7 @@ SIMULATED = (level(1.0, estimate(0.44, 0.43, 0.45)), level(5.0, estimate(2.1, 2.
 def point(size: int = 8, **change: Any) -> SpeculationPoint:
     given: dict[str, Any] = {
         "plain": "fp16",
-        "batch_size": size,
+        "load": Load.at(size),
         "k": 4,
         "levels": (SIMULATED[0], DRAFT, SIMULATED[1]),
         "l_star": estimate(2.31, 2.2, 2.4),

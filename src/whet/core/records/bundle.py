@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 
 Target = Literal["compose", "k8s", "kserve", "llm-d"]
 
@@ -23,7 +23,7 @@ class Bundle:
 
     run: str
     variant: str
-    load: LoadPoint
+    load: Load
     engine: str
     engine_version: str
     image: str

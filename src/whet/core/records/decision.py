@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.summary import Difference, Estimate
 
 Result = Literal["certified", "point estimate"]
@@ -53,7 +53,7 @@ class MatrixEntry:
     quality_tolerance: float
     outcome: MatrixOutcome
     variant: str | None = None
-    batch_size: LoadPoint | None = None
+    load: Load | None = None
     cost_per_1m_tokens: Estimate | None = None
     ttft_p95_ms: Estimate | None = None
     tps_mean: Estimate | None = None
@@ -77,7 +77,7 @@ class Recommendation:
     """
 
     variant: str
-    batch_size: LoadPoint
+    load: Load
     tier: str
     ttft_target_ms: float
     quality_tolerance: float
@@ -107,7 +107,7 @@ class Excluded:
     """
 
     variant: str
-    batch_size: LoadPoint | None
+    load: Load | None
     reason: str
     tier: str | None = None
     kind: ExclusionKind | None = None
@@ -117,7 +117,7 @@ class Excluded:
 class Finalists:
     """The cells that one attempt of the confirmation measures again."""
 
-    cells: tuple[tuple[str, LoadPoint], ...]
+    cells: tuple[tuple[str, Load], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +129,7 @@ class CellDecision:
     """
 
     variant: str
-    batch_size: LoadPoint
+    load: Load
     tier: str
     status: CellStatus
     detail: str | None = None
@@ -157,7 +157,7 @@ class Decision:
     baseline: str
     reference: str
     matrix: tuple[MatrixEntry, ...]
-    pareto: tuple[tuple[str, LoadPoint], ...]
+    pareto: tuple[tuple[str, Load], ...]
     excluded: tuple[Excluded, ...]
     recommendation: Recommendation | None
     cells: tuple[CellDecision, ...] = ()

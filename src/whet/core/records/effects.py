@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.summary import Estimate
 
 
@@ -18,7 +18,7 @@ class LeverEffect:
 
     lever: str
     context: tuple[str, ...]
-    batch_size: LoadPoint
+    load: Load
     metric: str
     reference: str
     candidate: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 
 Evidence = Literal["proved", "accepted", "unproved", "contradicted"]
 """From best to worst. *accepted* is an unproved claim that the spec names in
@@ -34,11 +34,11 @@ class Verdict:
     """Whether a claim holds; a cell counts if all its outcomes are in ``SUFFICIENT``.
 
     ``sources`` quotes the log line or the counter with its values before and after.
-    ``batch_size`` is None for a claim that is judged once a server.
+    ``load`` is None for a claim that is judged once a server.
     """
 
     variant: str
-    batch_size: LoadPoint | None
+    load: Load | None
     claim: Claim
     outcome: Evidence
     observed: str
@@ -124,7 +124,7 @@ class TrialNotices:
     """Notable lines that the engine logged while a trial ran: what came with the lever, timed."""
 
     variant: str
-    batch_size: LoadPoint
+    load: Load
     trial: int
     notices: tuple[str, ...]
 
@@ -142,7 +142,7 @@ class LeverCost:
     levers: tuple[str, ...]
     what: str
     detail: str
-    batch_size: LoadPoint | None = None
+    load: Load | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.summary import Status
 
 Loop = Literal["closed", "static", "open", "conversations"]
@@ -177,17 +177,17 @@ class TrialRecord:
     """One timed repetition of a cell. ``status`` is complete, interrupted or failed.
 
     [``window_start_ns``, ``window_end_ns``] runs from the first timed send to the moment the loop
-    has no request left to keep ``batch_size`` in flight; rates are over ``metrics.steady_window``.
+    has no request left to keep its load in flight; rates are over ``metrics.steady_window``.
     ``counters_before`` and ``counters_after`` bracket the timed requests; ``memory_bytes`` is the
     highest reading of the server's process tree in between. ``excluded_warmup`` counts the requests
     sent before.
-    ``loop`` is closed, static, open or conversations; in an open loop ``batch_size`` is the cap,
-    0 for none. ``start`` numbers the starts of the variant's server in a run, from 0; None for a
-    server that whet did not start.
+    ``loop`` is closed, static, open or conversations; the ``load`` of an open loop of ``whet
+    bench`` is its cap. ``start`` numbers the starts of the variant's server in a run, from 0; None
+    for a server that whet did not start.
     """
 
     variant: str
-    batch_size: LoadPoint
+    load: Load
     trial: int
     status: Status
     workload_sha256: str

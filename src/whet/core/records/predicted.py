@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictedCell:
     """Mean latencies in ms and US$ per million output tokens at one load."""
 
-    batch_size: LoadPoint
+    load: Load
     cost_per_1m_tokens: float
     ttft_ms: float
     tpot_ms: float
@@ -31,7 +31,7 @@ class PredictedVariant:
     cells: tuple[PredictedCell, ...]
     errors: tuple[tuple[str, float], ...]
     source: str
-    measured: tuple[LoadPoint, ...] = ()
+    measured: tuple[Load, ...] = ()
     reason: str | None = None
     factor: float = 1.0
     spread: float | None = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RateTried:
     """One rate of the search; ``missed`` names what did not meet the objective, empty if met."""
 
-    rate: LoadPoint
+    rate: Load
     ttft_p95_ms: float | None
     missed: tuple[str, ...]
 
@@ -26,5 +26,5 @@ class RateSearch:
 
     variant: str
     tried: tuple[RateTried, ...]
-    points: tuple[LoadPoint, ...]
-    log_rate: LoadPoint | None = None
+    points: tuple[Load, ...]
+    log_rate: Load | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.summary import Estimate
 
 
@@ -32,7 +32,7 @@ class SpeculationPoint:
     """
 
     plain: str
-    batch_size: LoadPoint
+    load: Load
     k: int
     levels: tuple[AcceptanceLevel, ...]
     l_star: Estimate | None

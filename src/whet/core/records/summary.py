@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 
 Status = Literal["complete", "interrupted", "failed"]
 MemoryKind = Literal["device", "resident"]
@@ -70,7 +70,7 @@ class CellSummary:
     """
 
     variant: str
-    batch_size: LoadPoint
+    load: Load
     status: Status
     trials: int
     requests: int
@@ -129,9 +129,9 @@ class Difference:
 
     metric: str
     reference: str
-    reference_batch_size: LoadPoint
+    reference_load: Load
     candidate: str
-    batch_size: LoadPoint
+    load: Load
     ratio: Estimate
     family: int
     different: bool

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from whet.core.load_point import Rate
+from whet.core.load import Load
 from whet.core.records.engine import Scalar
 from whet.core.spec.base import Positive, Share, Strict, Whole
 
@@ -162,11 +162,11 @@ class LoadSpec(Strict):
         return self
 
     @property
-    def points(self) -> tuple[int | Rate, ...]:
+    def points(self) -> tuple[Load, ...]:
         """The loads that are measured; none where a trace or a search sets them."""
         if self.find or self.trace:
             return ()
-        return tuple(Rate(rate) for rate in self.rates) or self.concurrency
+        return tuple(map(Load.rate, self.rates)) or tuple(map(Load.at, self.concurrency))
 
     @property
     def demand(self) -> float | None:
@@ -176,9 +176,9 @@ class LoadSpec(Strict):
         """
         return self.demand_rps or max(self.rates, default=None)
 
-    def requests(self, point: int | Rate) -> int:
+    def requests(self, point: Load) -> int:
         """Timed requests of one trial at ``point``."""
-        wanted = self.seconds * point if isinstance(point, Rate) else self.requests_per_slot * point
+        wanted = (self.seconds if point.is_open else self.requests_per_slot) * point.value
         return max(self.min_requests, math.ceil(wanted))
 
 

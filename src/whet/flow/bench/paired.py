@@ -64,7 +64,7 @@ def _compared(
 ) -> ServerComparison | None:
     """Return one metric, or None where a side has no such figure."""
     one, two = (cell.figures[metric.name] for cell in cells)
-    places = [(name, cells[0].batch_size) for name in "AB"]
+    places = [(name, cells[0].load) for name in "AB"]
     figures = [
         {trial.trial: value for trial in trials for value in metric.start_figures([trial]).values()}
         for trials in sides

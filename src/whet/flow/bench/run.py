@@ -10,6 +10,7 @@ from typing import Any
 from whet.checkpoint import locate_without_weights
 from whet.client import CompletionCall
 from whet.core.errors import MeasurementError, UsageError
+from whet.core.load import Load
 from whet.core.protocols import Observer
 from whet.core.records.load import (
     ClientHealth,
@@ -117,7 +118,7 @@ def run_once(
     load = build_load(request, target, number)
     plan = TrialPlan(
         variant=target.model,
-        batch_size=request.concurrency,
+        load=Load.at(request.concurrency),
         trial=number,
         workload=load.workload,
         warmup=load.warmup,

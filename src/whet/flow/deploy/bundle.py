@@ -10,7 +10,7 @@ from typing import Final
 
 import yaml
 
-from whet.core.load_point import LoadPoint, load_words
+from whet.core.load import Load
 from whet.core.records.bundle import Bundle, Target
 from whet.core.records.codec import encode
 from whet.core.records.engine import ResolvedEngine
@@ -69,7 +69,7 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         name=name,
         namespace=options.namespace or "default",
         replicas=_replicas(run, variant),
-        change=f"{run.name}: {variant} at {load_words(point)}",
+        change=f"{run.name}: {variant} at {point.words}",
         scrape_interval_s=options.scrape_interval,
         rule_groups=tuple(yaml.safe_load(monitoring[_RULES])["groups"]),
     )
@@ -95,7 +95,7 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
     )
 
 
-def _bundle(run: Run, point: LoadPoint, plan: Deployment, site: Site, target: Target) -> Bundle:
+def _bundle(run: Run, point: Load, plan: Deployment, site: Site, target: Target) -> Bundle:
     resolved = run.engines[plan.variant]
     return Bundle(
         run=run.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from whet.core.errors import MeasurementError, NothingQualifiesError, StorageError, UsageError
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.names import did_you_mean
 from whet.core.records.decision import Decision
 from whet.core.run import Run
@@ -11,7 +11,7 @@ from whet.engines import get_profile
 from whet.flow.run.conclude.faults import engine_faults
 
 
-def choose(run: Run, variant: str | None) -> tuple[str, LoadPoint]:
+def choose(run: Run, variant: str | None) -> tuple[str, Load]:
     """The variant and the load to deploy it for: the recommended ones without ``variant``.
 
     Another variant is deployed for the largest load at which it qualifies. Raises
@@ -40,8 +40,8 @@ def choose(run: Run, variant: str | None) -> tuple[str, LoadPoint]:
             f"{name} is not deployed: {fault}", fix="choose another variant"
         )
     if chosen is not None and name == chosen.variant:
-        return name, chosen.batch_size
-    passed = [c.batch_size for c in decision.cells if c.variant == name and c.status == "qualifies"]
+        return name, chosen.load
+    passed = [c.load for c in decision.cells if c.variant == name and c.status == "qualifies"]
     return name, max(passed)
 
 

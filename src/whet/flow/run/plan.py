@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device
 from whet.core.records.engine import ResolvedEngine, Variant
@@ -17,7 +17,7 @@ from whet.core.store import RunStore
 
 Engines = Callable[[str], Engine]
 """Makes the engine of a name; each variant may have its own."""
-Cells = tuple[tuple[LoadPoint, int], ...]
+Cells = tuple[tuple[Load, int], ...]
 """(load, trial) pairs in the order of measurement."""
 RATE_SEARCH: Final = "search"
 """Title of the round in which each server's highest rate is searched."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
-from whet.core.load_point import LoadPoint, trial_key
+from whet.core.load import Load, trial_key
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
 from whet.core.records.model import ModelFacts
@@ -32,16 +32,16 @@ REPEATS: Final = 2
 
 
 def missing_trials(
-    store: RunStore, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
-) -> list[tuple[LoadPoint, int]]:
+    store: RunStore, resolved: ResolvedEngine, cells: Iterable[tuple[Load, int]]
+) -> list[tuple[Load, int]]:
     """Return the (load, trial) pairs that the run does not hold yet; all others are skipped."""
     name = resolved.variant.name
     return [cell for cell in cells if not store.done("trials", trial_key(name, *cell))]
 
 
 def invalid_trials(
-    store: RunStore, resolved: ResolvedEngine, cells: Iterable[tuple[LoadPoint, int]]
-) -> list[tuple[LoadPoint, int]]:
+    store: RunStore, resolved: ResolvedEngine, cells: Iterable[tuple[Load, int]]
+) -> list[tuple[Load, int]]:
     """Return the (load, trial) pairs that are to be repeated, ``REPEATS`` times at most."""
     name = resolved.variant.name
     keyed = ((cell, trial_key(name, *cell)) for cell in cells)

@@ -8,6 +8,7 @@ from typing import Final
 import psutil
 
 from whet.core.errors import UsageError
+from whet.core.load import Load
 from whet.core.units import GB
 from whet.load import Draw
 from whet.load.lengths import LengthPairs
@@ -40,7 +41,7 @@ def draw_of(request: BenchRequest, target: Target, number: int) -> Draw:
     """The draw of run ``number``."""
     return Draw(
         requests=request.requests,
-        batch_size=request.concurrency,
+        load=Load.at(request.concurrency),
         trial=number,
         block_size=target.block_size,
     )

@@ -160,7 +160,7 @@ def _conversations(
     request: BenchRequest, shape: ConversationShape, target: Target, number: int
 ) -> BenchLoad:
     planned = plan_conversations(
-        shape, load_text_tokenizer(target.tokenizer), batch_size=request.concurrency, trial=number
+        shape, load_text_tokenizer(target.tokenizer), concurrency=request.concurrency, trial=number
     )
     load = BenchLoad(
         workload=Workload(

@@ -8,7 +8,6 @@ from statistics import mean
 from typing import Final
 
 from whet.core.flags import parse_json, plain_args, rust_frontend
-from whet.core.load_point import Rate
 from whet.core.provenance import Device
 from whet.core.records.engine import BY_LOAD, Speculation, Variant
 from whet.core.records.evidence import EngineFacts
@@ -45,7 +44,7 @@ def observations_of(run: Run) -> list[Observation]:
 def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Observation]:
     """One trial's, or none where ``observations_of`` leaves it out."""
     resolved, facts = run.engines.get(trial.variant), run.facts.get(trial.variant)
-    loop = "open" if isinstance(trial.batch_size, Rate) else "closed"
+    loop = "open" if trial.load.is_open else "closed"
     if resolved is None or trial.loop != loop or trial.status != "complete":
         return
     variant, target = resolved.variant, run.models["target"]
@@ -77,7 +76,7 @@ def engines_of(variant: Variant, settings: Settings) -> int:
 
 def _in_flight(trial: TrialRecord) -> int | None:
     """Requests in flight of a closed loop."""
-    return None if isinstance(trial.batch_size, Rate) else trial.batch_size
+    return trial.load.concurrency
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

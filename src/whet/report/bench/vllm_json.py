@@ -110,7 +110,7 @@ def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
         "model_id": model,
         "tokenizer_id": tokenizer,
         "num_prompts": len(trial.requests),
-        "max_concurrency": trial.batch_size or None,
+        "max_concurrency": trial.load.slots or None,
         "run_info": {
             "client": f"whet {__version__}",
             "latency_from": "schedule",

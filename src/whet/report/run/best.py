@@ -79,7 +79,7 @@ def best_cell(run: Run, variant: str) -> CellSummary | None:
 
 
 def _rank(run: Run, cell: CellSummary) -> int:
-    decided = run.decided(variant=cell.variant, point=cell.batch_size)
+    decided = run.decided(variant=cell.variant, point=cell.load)
     return _RANKS.index(decided.status) if decided else len(_RANKS)
 
 
@@ -105,16 +105,16 @@ def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:
 
 
 def _row(run: Run, decision: Decision, cell: CellSummary, against: list[str]) -> Row:
-    decided = run.decided(cell.variant, cell.batch_size)
+    decided = run.decided(cell.variant, cell.load)
     status = decided.label if decided else "not decided"
     tone: Tone = "plain"
-    if run.is_excluded(cell.variant, cell.batch_size):
+    if run.is_excluded(cell.variant, cell.load):
         tone = "struck"
     elif decided is not None and decided.status == "recommended":
         tone = "good" if is_win(decision) else "strong"
     figures = [cell.ttft_p95_ms, cell.tps_mean, figure_cell(cell.cost_per_1m_tokens, unit="$")]
     changes = [_against(run, cell, name) for name in against]
-    return row([cell.variant, cell.batch_size, *figures, *changes, status], tone=tone)
+    return row([cell.variant, cell.load, *figures, *changes, status], tone=tone)
 
 
 def _against(run: Run, cell: CellSummary, name: str) -> str | None:
@@ -140,7 +140,7 @@ def _exclusions(decision: Decision) -> Iterator[str]:
     for item in decision.excluded:
         reason = f"{item.reason} ({item.tier})" if several and item.tier else item.reason
         own = sizes.setdefault((item.variant, reason), [])
-        own += [] if item.batch_size is None else [str(item.batch_size)]
+        own += [] if item.load is None else [str(item.load)]
     for (variant, reason), loads in sizes.items():
         at = f" at {', '.join(loads)}" if loads else ""
         yield f"{variant}{at} excluded: {reason}"

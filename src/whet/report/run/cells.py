@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from whet.core.format import number, percent, plural
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.metrics import metrics_in
@@ -96,7 +96,7 @@ def build(run: Run) -> Section | None:
     return Section(id="cells", title="All cells", group="Speed", nodes=nodes, on_console=unfinished)
 
 
-def _row(run: Run, variant: str, point: LoadPoint) -> Row:
+def _row(run: Run, variant: str, point: Load) -> Row:
     cell, decided = run.cell(variant, point), run.decided(variant, point)
     outcome = run.evidence(variant, point)
     status = decided.label if decided else cell.status if cell else "not measured"
@@ -133,7 +133,7 @@ def _failures(run: Run) -> Iterator[str]:
     for cell in run.cells:
         if cell.status != "complete":
             why = cell.failure or f"the cell is {cell.status}"
-            yield f"{cell.variant} at {cell.batch_size}: {cell.status}: {why}"
+            yield f"{cell.variant} at {cell.load}: {cell.status}: {why}"
 
 
 def _warmup_words(run: Run) -> str:
@@ -147,7 +147,7 @@ def _anomalies(run: Run) -> Iterator[str]:
     """Cells whose gaps between tokens are longer than those of a larger batch."""
     variants = [engine.variant for engine in run.engines.values()]
     cells = [
-        f"{item.variant} at {item.batch_size} ({number(item.gap_ms)} ms between tokens, "
+        f"{item.variant} at {item.load} ({number(item.gap_ms)} ms between tokens, "
         f"{number(item.fuller_gap_ms)} at {item.fuller})"
         for item in latency_anomalies(run.cells, variants)
     ]

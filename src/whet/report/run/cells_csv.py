@@ -9,7 +9,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
-from whet.core.load_point import Rate
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import CellSummary, Estimate, Figure
 from whet.core.redact import one_line
@@ -115,14 +114,14 @@ def csv_records(run: Run) -> Iterator[dict[str, Value]]:
     """The cells as flat records keyed by ``csv_columns``."""
     for cell in run.cells:
         record = run.quality.get(cell.variant)
-        decided = run.decided(cell.variant, cell.batch_size)
+        decided = run.decided(cell.variant, cell.load)
         yield {
             **_cell_values(cell),
             **_quality_values(record),
             **_weight_values(run, cell.variant),
             "uncertified": " ".join(_uncertified(cell, record)) or None,
             "decision": decided.label if decided else None,
-            "evidence": run.evidence(cell.variant, cell.batch_size),
+            "evidence": run.evidence(cell.variant, cell.load),
             "tier": run.tier,
             "price_usd_per_hour": run.spec.hardware.price_usd_per_hour if run.spec else None,
         }
@@ -131,8 +130,8 @@ def csv_records(run: Run) -> Iterator[dict[str, Value]]:
 def _cell_values(cell: CellSummary) -> dict[str, Value]:
     values: dict[str, Value] = {
         "config": cell.variant,
-        "batch_size": None if isinstance(cell.batch_size, Rate) else cell.batch_size,
-        "rate_rps": float(cell.batch_size) if isinstance(cell.batch_size, Rate) else None,
+        "batch_size": cell.load.concurrency,
+        "rate_rps": cell.load.rate_rps,
         "expected_hit_rate": cell.expected_hit_rate,
         "status": cell.status,
         "memory_kind": cell.memory_kind,

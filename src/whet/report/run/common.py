@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from whet.core.format import number, plural
-from whet.core.load_point import LoadPoint, Rate
+from whet.core.load import Load
 from whet.core.records.decision import Decision, Recommendation
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.summary import CellSummary, Estimate
@@ -22,9 +22,9 @@ _MANY: Final = 12
 """Variants that charts can name; of more, those that lead somewhere."""
 
 
-def load_title(points: Iterable[LoadPoint]) -> str:
+def load_title(points: Iterable[Load]) -> str:
     """The head of a column of loads: ``concurrency``, or ``load`` where each is a rate."""
-    return "load" if any(isinstance(point, Rate) for point in points) else "concurrency"
+    return "load" if any(point.is_open for point in points) else "concurrency"
 
 
 def looks_of(run: Run) -> dict[str, Look]:
@@ -38,7 +38,7 @@ def _leaders(run: Run) -> frozenset[str]:
     leaders = {
         max(cells, key=lambda cell: cell.tps_mean.value if cell.tps_mean else 0.0).variant
         for size in run.loads
-        if (cells := [c for c in run.cells if c.batch_size == size and c.status == "complete"])
+        if (cells := [c for c in run.cells if c.load == size and c.status == "complete"])
     }
     if run.decision is not None:
         leaders |= {entry.variant for entry in run.decision.matrix if entry.variant is not None}
@@ -70,14 +70,14 @@ def quantized_of(run: Run, name: str) -> QuantizedCheckpoint | None:
 
 def counts(run: Run, cell: CellSummary) -> bool:
     """Whether a cell's figures may lead to a recommendation."""
-    outcome = run.evidence(cell.variant, cell.batch_size)
-    return outcome not in UNPROVED and not run.is_excluded(cell.variant, cell.batch_size)
+    outcome = run.evidence(cell.variant, cell.load)
+    return outcome not in UNPROVED and not run.is_excluded(cell.variant, cell.load)
 
 
 def point(run: Run, cell: CellSummary, x: float | str, y: Estimate, words: str) -> Point:
     """A cell as a mark of a chart; one that does not count is a cross, the recommended ringed."""
     chosen = run.decision.recommendation if run.decision else None
-    place = (cell.variant, cell.batch_size)
+    place = (cell.variant, cell.load)
     why = "" if counts(run, cell) else ", excluded"
     return Point(
         series=cell.variant,
@@ -85,10 +85,10 @@ def point(run: Run, cell: CellSummary, x: float | str, y: Estimate, words: str) 
         y=y.value,
         low=y.low,
         high=y.high,
-        label=f"{cell.variant} at {cell.batch_size}: {words}{why}",
-        order=cell.batch_size,
+        label=f"{cell.variant} at {cell.load}: {words}{why}",
+        order=cell.load.value,
         counts=counts(run, cell),
-        ringed=chosen is not None and place == (chosen.variant, chosen.batch_size),
+        ringed=chosen is not None and place == (chosen.variant, chosen.load),
     )
 
 
@@ -146,12 +146,11 @@ def headline(decision: Decision) -> tuple[str, str]:
             f"Each server takes {fleet.rate_rps:.3g} a second.",
         )
     return (
-        f"{verb} {chosen.variant} with {plural(int(chosen.batch_size), 'request')} in flight"
-        f"{within}",
+        f"{verb} {chosen.variant} with {plural(chosen.load.slots, 'request')} in flight{within}",
         f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
         f"{_saving_words(chosen)}, {limits}.{stated} "
-        f"To hold {chosen.batch_size} in flight, limit concurrency in your gateway, or set "
-        f"--max-num-seqs {chosen.batch_size} (more requests then wait).",
+        f"To hold {chosen.load} in flight, limit concurrency in your gateway, or set "
+        f"--max-num-seqs {chosen.load} (more requests then wait).",
     )
 
 

@@ -56,14 +56,14 @@ def _tested(tested: Sequence[Difference]) -> Table:
         "Throughput at one price, tested",
         [
             "config",
-            *figure_columns(load_title(each.batch_size for each in tested), "of the reference's"),
+            *figure_columns(load_title(each.load for each in tested), "of the reference's"),
             "differs",
             *figure_columns("starts needed"),
         ],
         [
             [
                 each.candidate,
-                f"{each.batch_size} against {each.reference_batch_size}",
+                f"{each.load} against {each.reference_load}",
                 each.ratio,
                 "yes" if each.different else "not shown",
                 each.starts_needed,
@@ -79,7 +79,7 @@ def _explored(others: Sequence[Difference]) -> Table:
         [
             "config",
             "metric",
-            *figure_columns(load_title(each.batch_size for each in others), "ratio"),
+            *figure_columns(load_title(each.load for each in others), "ratio"),
         ],
-        ([each.candidate, each.metric, each.batch_size, each.ratio] for each in others),
+        ([each.candidate, each.metric, each.load, each.ratio] for each in others),
     )

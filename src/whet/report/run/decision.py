@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from whet.core.format import plural
-from whet.core.load_point import load_words
 from whet.core.records.decision import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
@@ -37,7 +36,7 @@ def build(run: Run) -> Section:
 def _invalid(run: Run) -> list[Node]:
     """Cells that stayed invalid: each may have been the cheapest."""
     reasons = {
-        f"{trial.variant} at {load_words(trial.batch_size)}": trial.health.reason
+        f"{trial.variant} at {trial.load.words}": trial.health.reason
         for trial in run.trials
         if trial.is_invalid
     }
@@ -102,7 +101,7 @@ def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fac
             name="Perplexity", value=shown(record.perplexity_ratio, unit="+%"), note=tolerance
         )
     cells = [cell for cell in run.cells if cell.status == "complete"]
-    proved = sum(run.evidence(cell.variant, cell.batch_size) == "proved" for cell in cells)
+    proved = sum(run.evidence(cell.variant, cell.load) == "proved" for cell in cells)
     excluded = sorted({item.variant for item in decision.excluded})
     note = f"excluded: {', '.join(excluded)}" if excluded else "none excluded"
     yield Fact(name="Cells proved", value=Shown(text=f"{proved} of {len(cells)}"), note=note)

@@ -106,7 +106,7 @@ def _observed(group: list[Verdict]) -> str:
 
 def _sizes(group: list[Verdict]) -> str:
     """``start-up``, or the concurrencies."""
-    sizes = [verdict.batch_size for verdict in group]
+    sizes = [verdict.load for verdict in group]
     return ", ".join("start-up" if size is None else str(size) for size in sizes)
 
 

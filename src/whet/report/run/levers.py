@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.effects import LeverEffect
 from whet.core.records.summary import Estimate
 from whet.core.run import Run
@@ -45,12 +45,12 @@ def build(run: Run) -> Section | None:
 
 def _table(caption: str, effects: Sequence[LeverEffect]) -> Table:
     """A line for each lever and context, those with the fewest companions first."""
-    sizes = sorted({item.batch_size for item in effects})
+    sizes = sorted({item.load for item in effects})
     unit = "" if load_title(sizes) == "load" else "concurrency"
-    lines: dict[tuple[str, tuple[str, ...]], dict[LoadPoint, Estimate]] = {}
+    lines: dict[tuple[str, tuple[str, ...]], dict[Load, Estimate]] = {}
     for item in effects:
         cells = lines.setdefault((item.lever, item.context), {})
-        cells[item.batch_size] = item.ratio
+        cells[item.load] = item.ratio
     ordered = sorted(lines.items(), key=lambda line: len(line[0][1]))
     return table(
         caption,

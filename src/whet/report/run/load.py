@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whet.core.load_point import Rate
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.report.charts.plots import Axis, Line, Scale, plot
@@ -25,7 +24,7 @@ def build(run: Run) -> Section | None:
 
 def _batch_axis(run: Run) -> Axis:
     order = tuple(str(size) for size in run.loads)
-    rates = any(isinstance(load, Rate) for load in run.loads)
+    rates = any(load.is_open for load in run.loads)
     title = "requests a second" if rates else "concurrency (requests in flight)"
     return Axis(title=title, scale="category", order=order)
 
@@ -35,7 +34,7 @@ def _charts(run: Run) -> Iterator[Chart]:
     for metric in metrics_in("charts"):
         sign, unit = metric.sign, metric.axis or metric.unit
         points = [
-            point(run, cell, str(cell.batch_size), value, f"{shown(value, unit=sign).full} {unit}")
+            point(run, cell, str(cell.load), value, f"{shown(value, unit=sign).full} {unit}")
             for cell in run.cells
             if cell.status == "complete" and (value := cell.estimate(metric.name)) is not None
         ]

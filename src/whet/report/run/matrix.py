@@ -37,7 +37,7 @@ def matrix_section(
 
 
 def _outcome(entry: MatrixEntry | None) -> tuple[object, ...]:
-    return () if entry is None else (entry.tier, entry.variant, entry.batch_size, entry.outcome)
+    return () if entry is None else (entry.tier, entry.variant, entry.load, entry.outcome)
 
 
 def _tables(decision: Decision, predicted: Mapping[str, PredictedVariant]) -> Iterator[Table]:
@@ -80,7 +80,7 @@ def _entry(
     )
     if entry.outcome == "none":
         return Cell(text="none", tone="muted", detail=cheaper or "")
-    title = f"{entry.variant} @ {entry.batch_size}"
+    title = f"{entry.variant} @ {entry.load}"
     cost = f"{shown(entry.cost_per_1m_tokens, unit='$').text} per 1M"
     if entry.fleet is not None:
         servers = plural(entry.fleet.servers, "server")

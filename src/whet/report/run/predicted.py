@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from whet.core.load_point import LoadPoint, load_words
+from whet.core.load import Load
 from whet.core.records.predicted import PredictedCell, PredictedVariant
 from whet.core.run import Run
 from whet.report.document import Cell, Paragraph, Section, figure_columns, table
@@ -21,7 +21,7 @@ def build(run: Run) -> Section | None:
     unmeasured = [each for each in records if list(predicted_cells(each))]
     if not unmeasured:
         return None
-    loads = sorted({cell.batch_size for each in records for cell in each.cells})
+    loads = sorted({cell.load for each in records for cell in each.cells})
     reason = next((f"The search ended: {each.reason}. " for each in records if each.reason), "")
     return Section(
         id="predicted",
@@ -35,7 +35,7 @@ def build(run: Run) -> Section | None:
             ),
             table(
                 "US$ per million output tokens by requests in flight",
-                ["config", *figure_columns(*map(load_words, loads))],
+                ["config", *figure_columns(*(load.words for load in loads))],
                 (_row(run, each, loads) for each in records),
             ),
         ],
@@ -46,7 +46,7 @@ def build(run: Run) -> Section | None:
 def predicted_cells(variant: PredictedVariant) -> Iterator[tuple[PredictedCell, float]]:
     """The cells that were not measured, each with its corrected cost."""
     for cell in variant.cells:
-        if cell.batch_size not in variant.measured:
+        if cell.load not in variant.measured:
             yield cell, variant.factor * cell.cost_per_1m_tokens
 
 
@@ -65,15 +65,15 @@ def cheaper_by_prediction(
         return None
     expected, each, cell = min(options, key=lambda option: option[0])
     return (
-        f"predicted: {each.variant} at {cell.batch_size}, ~${expected:.3g} per 1M "
+        f"predicted: {each.variant} at {cell.load}, ~${expected:.3g} per 1M "
         f"±{each.spread:.0%}, not measured"
     )
 
 
-def _row(run: Run, variant: PredictedVariant, loads: Iterable[LoadPoint]) -> Iterator[object]:
+def _row(run: Run, variant: PredictedVariant, loads: Iterable[Load]) -> Iterator[object]:
     yield variant.variant
     spread = "" if variant.spread is None else f"±{variant.spread:.0%}"
-    costs = {cell.batch_size: cost for cell, cost in predicted_cells(variant)}
+    costs = {cell.load: cost for cell, cost in predicted_cells(variant)}
     for load in loads:
         if load in costs:
             yield Cell(text=f"~{costs[load]:.3g}", tone="muted", detail=spread)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from whet.core.format import percent
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.engine import Variant
 from whet.core.records.quality import QualityRecord
 from whet.core.redact import one_line
@@ -131,7 +131,7 @@ def _weights(run: Run, name: str) -> Iterator[Cell]:
     yield text_cell(None if bits is None else f"{bits:.2f}")
 
 
-def _speed(run: Run, name: str, load: LoadPoint) -> Cell:
+def _speed(run: Run, name: str, load: Load) -> Cell:
     cell = run.cell(name, load)
     struck = run.evidence(name, load) in UNPROVED
     return figure_cell(cell.tps_mean if cell else None, tone="struck" if struck else "plain")

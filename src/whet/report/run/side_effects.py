@@ -34,8 +34,8 @@ def build(run: Run) -> Section | None:
 
 
 def _row(costs: list[LeverCost]) -> tuple[str, ...]:
-    ordered = sorted(costs, key=lambda cost: cost.batch_size or 0)
-    sizes = {cost.batch_size: None for cost in ordered}
+    ordered = sorted(costs, key=lambda cost: cost.load.value if cost.load else 0)
+    sizes = {cost.load: None for cost in ordered}
     details = dict.fromkeys(one_line(cost.detail) for cost in ordered)
     first = ordered[0]
     at = "all" if None in sizes else ", ".join(map(str, sizes))

@@ -39,7 +39,7 @@ def build(run: Run) -> Section | None:
 
 def map_section(result: SpeculationMap) -> Section:
     """Return the section of one map."""
-    points = sorted(result.points, key=lambda point: (point.plain, point.k, point.batch_size))
+    points = sorted(result.points, key=lambda point: (point.plain, point.k, point.load))
     figures = table(
         "Tokens per second over the plain server, by acceptance length",
         [Column(name=name, figure=name not in (_HEADS[0], _HEADS[-1])) for name in _HEADS],
@@ -61,7 +61,7 @@ def _cells(point: SpeculationPoint) -> Iterator[Cell]:
     draft = point.draft
     simulated = (level for level in point.levels if level is not draft)
     yield text_cell(point.plain)
-    yield text_cell(point.batch_size)
+    yield text_cell(point.load)
     yield text_cell(point.k)
     yield text_cell(
         ", ".join(f"{each.acceptance_length:.2f}: {each.change.value:.2f}" for each in simulated)
@@ -87,7 +87,7 @@ def _verdict(change: Estimate) -> str:
 
 
 def _chart(points: list[SpeculationPoint]) -> Chart:
-    names = [f"{point.plain}, K = {point.k} at {point.batch_size}" for point in points]
+    names = [f"{point.plain}, K = {point.k} at {point.load}" for point in points]
     styles = looks(names)
     marks = [
         Point(
@@ -96,7 +96,7 @@ def _chart(points: list[SpeculationPoint]) -> Chart:
             y=level.change.value,
             low=level.change.low,
             high=level.change.high,
-            label=f"{level.variant} at {point.batch_size}: {shown(level.change).full}",
+            label=f"{level.variant} at {point.load}: {shown(level.change).full}",
             order=level.acceptance_length,
             ringed=level is point.draft,
         )

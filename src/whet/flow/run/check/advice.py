@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from whet.core.format import percent
+from whet.core.load import Load
 from whet.core.provenance import Device
 from whet.core.records.engine import Variant
 from whet.core.spec import Spec
@@ -146,7 +147,7 @@ def _traffic(facts: Facts, longest_server: int) -> Traffic:
 def _drawn(facts: Facts, bounds: Traffic) -> Traffic:
     """Lengths as the run will draw them, and the longest of the quality stage."""
     spec, texts, tokenizer = facts.spec, facts.texts, facts.tokenizer
-    draw = Draw(requests=_DRAWN, batch_size=bounds.largest_batch, trial=0, block_size=16)
+    draw = Draw(requests=_DRAWN, load=Load.at(bounds.largest_batch), trial=0, block_size=16)
     requests = build_workload(
         texts / GENERATED, tokenizer, spec.workload, draw=draw, variables=spec.model.variables
     ).requests

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.format import plural
-from whet.core.load_point import Rate
 from whet.core.spec import Spec
 
 _START_S: Final = {"cpu": 45.0, "cuda": 120.0}
@@ -48,8 +47,8 @@ def effort_of(spec: Spec, names: list[str], *, device: str, answer_tokens: float
     load = spec.load
     each_s = [
         load.seconds
-        if isinstance(point, Rate)
-        else load.requests(point) / point * answer_tokens * _TOKEN_S
+        if point.is_open
+        else load.requests(point) / point.value * answer_tokens * _TOKEN_S
         for point in load.points
     ]
     if load.find is not None or load.trace is not None:

@@ -9,6 +9,7 @@ from typing import Final
 from whet.checkpoint.kv_scales import kv_scales_problem
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.flags import plain_args
+from whet.core.load import Load
 from whet.core.names import did_you_mean
 from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR
 from whet.flow.run.check.facts import GENERATED, Facts
@@ -79,8 +80,8 @@ def _room_problems(facts: Facts) -> Iterator[Problem]:
     spec = facts.spec
     if spec.workload.max_input_tokens is None:
         return
-    size = spec.load.concurrency[0]
-    draw = Draw(requests=spec.load.requests(size), batch_size=size, trial=0, block_size=1)
+    size = Load.at(spec.load.concurrency[0])
+    draw = Draw(requests=spec.load.requests(size), load=size, trial=0, block_size=1)
     variables = spec.model.variables
     try:
         build_workload(

@@ -7,7 +7,6 @@ from itertools import combinations
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.load_point import Rate
 from whet.core.records.model import ModelFacts
 from whet.core.run import Run
 from whet.flow.run.conclude.faults import log_facts
@@ -61,7 +60,7 @@ def _traffic(first: Run, other: Run) -> Iterator[str]:
     """Yield what differs in what is asked; the lengths of answers may be each machine's own."""
     if _source(first) != _source(other) or _prompts_differ(first, other):
         yield "their traffic"
-    open_loops = [{isinstance(load, Rate) for load in run.loads} for run in (first, other)]
+    open_loops = [{load.is_open for load in run.loads} for run in (first, other)]
     if all(open_loops) and open_loops[0] != open_loops[1]:
         yield "their kind of load (requests in flight, and requests a second)"
     elif first.require_spec().load.demand != other.require_spec().load.demand:

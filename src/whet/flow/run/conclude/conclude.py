@@ -191,7 +191,7 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         confirmation=summary.confirmation,
         confirmed_throughput=summary.confirmed_throughput,
         degenerate=run.degenerate,
-        disturbed={(item.variant, item.batch_size) for item in disturbed},
+        disturbed={(item.variant, item.load) for item in disturbed},
         faults=faults,
         limits=limits,
         speculating={item.name for item in variants if item.speculation is not None},
@@ -201,20 +201,16 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
 
 def _demand(run: Run) -> float | None:
     """Requests a second of the whole deployment: the spec's, or the log's own rate."""
-    log_rates = (search.log_rate for search in run.rate_searches.values())
+    log_rates = (each.log_rate.rate_rps for each in run.rate_searches.values() if each.log_rate)
     return run.require_spec().load.demand or next(log_rates, None)
 
 
 def _refused(run: Run) -> Iterator[Excluded]:
     """Variants that preflight left out, and those that meet the objective at no rate."""
     for name, why in run.left_out.items():
-        yield Excluded(
-            variant=name, batch_size=None, reason=why, tier=run.tier, kind="cannot run here"
-        )
+        yield Excluded(variant=name, load=None, reason=why, tier=run.tier, kind="cannot run here")
     for name, search in run.rate_searches.items():
         if not search.points:
             lowest = min(search.tried, key=lambda item: item.rate)
             why = f"no rate meets the objective: {lowest.rate} misses {', '.join(lowest.missed)}"
-            yield Excluded(
-                variant=name, batch_size=None, reason=why, tier=run.tier, kind="no figures"
-            )
+            yield Excluded(variant=name, load=None, reason=why, tier=run.tier, kind="no figures")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.errors import WhetError
-from whet.core.load_point import workload_key
+from whet.core.load import workload_key
 from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.run import Run
 from whet.quality import TimedAnswer, examine_traffic
@@ -44,7 +44,7 @@ def _timed(run: Run, name: str) -> Iterator[TimedAnswer]:
     for trial in run.trials:
         if trial.variant != name:
             continue
-        key = workload_key(trial.batch_size, trial.trial)
+        key = workload_key(trial.load, trial.trial)
         sources = run.workloads[key].sources if key in run.workloads else ()
         for event in trial.requests:
             if event.error is None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from whet.core.load_point import LoadPoint, cell_key
+from whet.core.load import Load, cell_key
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import EngineFacts, Evidence, Verdict
 from whet.core.records.summary import CellSummary, Estimate, MemoryKind
@@ -82,7 +82,7 @@ def _with_intervals(run: Run, cell: CellSummary, tables: Mapping[str, StartTable
     for metric, table in tables.items():
         figure = figures[metric]
         if isinstance(figure, Estimate) and figure.value > 0:
-            around = table.interval((cell.variant, cell.batch_size), figure.value)
+            around = table.interval((cell.variant, cell.load), figure.value)
             low, high = around or (None, None)
             figures[metric] = replace(figure, low=low, high=high)
     price, cell = run.require_spec().hardware.price_usd_per_hour, replace(cell, figures=figures)
@@ -95,8 +95,8 @@ def _table(
 ) -> StartTable:
     """The starts of the complete cells; with ``of``, those of the confirmation of that table."""
     figures = {
-        (cell.variant, cell.batch_size): METRICS[metric].start_figures(
-            run.trials_of(cell.variant, cell.batch_size, confirmation=of is not None)
+        (cell.variant, cell.load): METRICS[metric].start_figures(
+            run.trials_of(cell.variant, cell.load, confirmation=of is not None)
         )
         for cell in cells
         if cell.status == "complete"
@@ -108,7 +108,7 @@ def store_cells(store: RunStore, cells: Iterable[CellSummary]) -> None:
     """Store cells, so that also an interrupted run reports its figures."""
     for cell in cells:
         status = "complete" if cell.status == "complete" else "failed"
-        store.put("cells", cell_key(cell.variant, cell.batch_size), cell, status=status)
+        store.put("cells", cell_key(cell.variant, cell.load), cell, status=status)
 
 
 def cells_of_variant(run: Run, name: str) -> Iterator[CellSummary]:
@@ -141,7 +141,7 @@ def _with_missing_trials(cell: CellSummary, wanted: int, start_failure: str | No
     return replace(cell, status="interrupted", failure=why)
 
 
-def _context(run: Run, name: str, size: LoadPoint) -> CellContext:
+def _context(run: Run, name: str, size: Load) -> CellContext:
     spec = run.require_spec()
     caches = name in run.engines and run.engines[name].variant.prefix_cache
     rates = [facts.expected_hit_rate for facts in run.workloads_of(size)]
@@ -212,10 +212,10 @@ def _fact_words(value: object) -> str:
     return "not said" if value is None else str(value)
 
 
-def _never_started(run: Run, name: str, size: LoadPoint, why: str) -> CellSummary:
+def _never_started(run: Run, name: str, size: Load, why: str) -> CellSummary:
     return CellSummary(
         variant=name,
-        batch_size=size,
+        load=size,
         status="failed",
         trials=0,
         requests=0,

@@ -28,7 +28,7 @@ def speculation_map(run: Run, summary: RunSummary) -> SpeculationMap | None:
         return None
     plains = speculation_pairs(run.engines)
     counted = {
-        (cell.variant, cell.batch_size): cell
+        (cell.variant, cell.load): cell
         for cell in summary.cells
         if cell.status == "complete" and unproved(cell, summary.verdicts) is None
     }
@@ -77,7 +77,7 @@ def _groups(engines: Mapping[str, ResolvedEngine]) -> list[list[str]]:
 def _point(
     run: Run, summary: RunSummary, plain: CellSummary, cells: Sequence[CellSummary]
 ) -> SpeculationPoint:
-    size, k, levels = plain.batch_size, 0, []
+    size, k, levels = plain.load, 0, []
     for cell in cells:
         pair = ((plain.variant, size), (cell.variant, size))
         change = summary.throughput.difference(*pair, family=len(run.loads))
@@ -96,7 +96,7 @@ def _point(
     levels.sort(key=lambda level: level.acceptance_length)
     return SpeculationPoint(
         plain=plain.variant,
-        batch_size=size,
+        load=size,
         k=k,
         levels=tuple(levels),
         l_star=break_even_length(levels),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from whet.core.load_point import Rate
+from whet.core.load import Load
 from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.objective import ObjectiveVerdict
@@ -32,12 +32,12 @@ def find_rate(plan: Plan, recorder: Recorder, server: Server, resolved: Resolved
     that was disturbed too, the search counts as failed and a resume makes it again.
     """
     tried: list[RateTried] = []
-    disturbed: list[Rate] = []
+    disturbed: list[Load] = []
     point = recommended_point(plan.tier, plan.spec.objective)
     load, observer = plan.spec.load, recorder.observer
 
     def measure(level: float, effort: int) -> ObjectiveVerdict:
-        rate = Rate(f"{level:.3g}")
+        rate = Load.rate(float(f"{level:.3g}"))
         warmup = warmup_requests(load, rate, first=not tried)
         sent = trial_plan(plan, recorder.store, resolved, rate, effort - 1, warmup=warmup)
         record = trial_on(server, sent)
@@ -63,7 +63,9 @@ def find_rate(plan: Plan, recorder: Recorder, server: Server, resolved: Resolved
             f"{resolved.variant.name} meets the objective at {log.longest}, and {log.whole.path} "
             "does not last load.seconds at a higher rate: give a longer log, or lower load.seconds"
         )
-    points = () if highest is None else tuple(Rate(f"{highest * x:.3g}") for x in _SHARES)
+    points = (
+        () if highest is None else tuple(Load.rate(float(f"{highest * x:.3g}")) for x in _SHARES)
+    )
     search = RateSearch(
         variant=resolved.variant.name,
         tried=tuple(tried),
@@ -82,7 +84,7 @@ def _search_plan(load: LoadSpec, log: Log | None) -> SearchPlan:
     lowest = load.min_requests / load.seconds
     start, limit = max(lowest, 1.0), max(lowest, _LIMIT)
     if log is not None:
-        start, limit = float(log.rate), float(log.longest)
+        start, limit = log.rate.value, log.longest.value
     return SearchPlan(
         start=start,
         lowest=min(lowest, start),

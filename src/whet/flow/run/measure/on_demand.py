@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from whet.core.errors import EngineStartError
-from whet.core.load_point import trial_key
+from whet.core.load import Load, trial_key
 from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
@@ -36,7 +36,7 @@ class OnDemand:
     server: Server | None = None
     ready_s: list[float] = field(default_factory=list)
 
-    def measure(self, load: int, worth_repeating: Callable[[TrialRecord], bool]) -> None:
+    def measure(self, load: Load, worth_repeating: Callable[[TrialRecord], bool]) -> None:
         """Measure one load, and an invalid trial again if it is worth it, on a fresh start.
 
         Raises ``EngineStartError`` and ``EngineLostError``.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from whet.core.errors import EngineLostError, EngineStartError
-from whet.core.load_point import LoadPoint, trial_key
+from whet.core.load import Load, trial_key
 from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import TrialNotices
@@ -35,14 +35,14 @@ class PendingWork:
     """
 
     resolved: ResolvedEngine
-    trials: list[tuple[LoadPoint, int]]
+    trials: list[tuple[Load, int]]
     quality: bool
     of: int
     search: bool = False
     """Whether the highest rate is to be searched."""
     start: int = 0
     """Number of the running server's start."""
-    warmed: set[LoadPoint] = field(default_factory=set)
+    warmed: set[Load] = field(default_factory=set)
     """Concurrencies that the running server was warmed up at."""
 
     @property
@@ -225,9 +225,8 @@ def measure_cells(plan: Plan, recorder: Recorder, server: Server, pending: Pendi
         try:
             record = trial_on(server, sent)
         except (TrialLost, TrialInterrupted) as error:
-            _store_trial(recorder, replace(error.record, batch_size=point), pending.start)
+            _store_trial(recorder, error.record, pending.start)
             raise
-        record = replace(record, batch_size=point)
         _store_trial(recorder, record, pending.start)
         notices = get_profile(resolved.engine).read_log(server.log_text()[before:]).notices
         _store_notices(recorder.store, record, notices)
@@ -235,7 +234,7 @@ def measure_cells(plan: Plan, recorder: Recorder, server: Server, pending: Pendi
 
 def _store_trial(recorder: Recorder, record: TrialRecord, start: int) -> None:
     record = replace(record, start=start)
-    key = trial_key(record.variant, record.batch_size, record.trial)
+    key = trial_key(record.variant, record.load, record.trial)
     usable = record.status == "complete" and record.health.valid
     recorder.store.put("trials", key, record, status="complete" if usable else "failed")
     if not usable:
@@ -244,8 +243,8 @@ def _store_trial(recorder: Recorder, record: TrialRecord, start: int) -> None:
 
 def _store_notices(store: RunStore, record: TrialRecord, notices: tuple[str, ...]) -> None:
     """Store notable log lines of the trial's time: a kernel compiled late, for one."""
-    key = trial_key(record.variant, record.batch_size, record.trial)
+    key = trial_key(record.variant, record.load, record.trial)
     trial_notices = TrialNotices(
-        variant=record.variant, batch_size=record.batch_size, trial=record.trial, notices=notices
+        variant=record.variant, load=record.load, trial=record.trial, notices=notices
     )
     store.put("notices", key, trial_notices)

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from whet.core.errors import EngineLostError, EngineStartError, MeasurementError, UsageError
-from whet.core.load_point import Rate, trial_key
+from whet.core.load import Load, trial_key
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
 from whet.core.records.predicted import PredictedCell, PredictedVariant
@@ -51,7 +51,7 @@ def measure_within(plan: Plan, recorder: Recorder, measurer: Measurer, budget_s:
     ``UsageError`` for a load that is not a list of concurrencies.
     """
     load = plan.spec.load
-    if load.find is not None or any(isinstance(point, Rate) for point in load.points):
+    if load.find is not None or any(point.is_open for point in load.points):
         raise UsageError(
             "--budget searches concurrencies", fix="leave load.find, rates and traces out"
         )
@@ -78,7 +78,7 @@ class _BudgetSearch:
         self.plan, self.measurer, self.outcome = plan, measurer, outcome
         self.store, self.observer = recorder.store, recorder.observer
         self.budget_s = budget_s
-        self.sizes = sorted(int(point) for point in plan.spec.load.points)
+        self.sizes = sorted(point.slots for point in plan.spec.load.points)
         self.resolved = {item.variant.name: item for item in plan.resolved}
         self.calibration: Calibration = calibration_of(known_name(plan.device) or plan.device.name)
         self.sessions: list[LoadMeasurer] = []
@@ -113,9 +113,9 @@ class _BudgetSearch:
             )
             self.store.put("predicted", name, record)
         limit_ms = self.plan.spec.objective.recommend_ttft_ms
-        costs = {int(cell.batch_size): cell.cost_per_1m_tokens for cell in record.cells}
+        costs = {cell.load.slots: cell.cost_per_1m_tokens for cell in record.cells}
         met = {
-            int(cell.batch_size): cell.cost_per_1m_tokens
+            cell.load.slots: cell.cost_per_1m_tokens
             for cell in record.cells
             if cell.ttft_ms <= limit_ms
         }
@@ -135,7 +135,7 @@ class _BudgetSearch:
         draft = draft_of(run, variant, plan.target, settings, size, length=length)
         sheet, coefficients = sheet_of(plan.device), self.calibration.coefficients
         model = StepModel(work, sheet, coefficients, draft=draft)
-        sent = trial_plan(plan, self.store, resolved, size, 0, warmup=0)
+        sent = trial_plan(plan, self.store, resolved, Load.at(size), 0, warmup=0)
         requests = [
             Request(
                 prompt=len(each.prompt_token_ids),
@@ -155,7 +155,7 @@ class _BudgetSearch:
         timed = result.requests[min(in_flight, len(mine) // 2) :]
         tpot = [each.tpot_s for each in timed if each.request.output > 1]
         return PredictedCell(
-            batch_size=size,
+            load=Load.at(size),
             cost_per_1m_tokens=usd_per_1m_tokens(
                 tokens_per_s, plan.spec.hardware.price_usd_per_hour
             ),
@@ -173,15 +173,15 @@ class _BudgetSearch:
             with opened as session:
                 self.sessions.append(session)
 
-                def measure(load: int) -> Measured:
-                    began = time.monotonic()
+                def measure(concurrency: int) -> Measured:
+                    began, load = time.monotonic(), Load.at(concurrency)
                     session.measure(load, self._is_worth_repeating)
                     self._note_load(arm.name, load)
                     return self._measured(arm.name, load, time.monotonic() - began)
 
                 yield measure
         except EngineStartError as error:
-            self._note_load(arm.name, arm.best_load)
+            self._note_load(arm.name, Load.at(arm.best_load))
             self._fail(arm.name, str(error))
         except EngineLostError as error:
             self._fail(arm.name, str(error))
@@ -206,7 +206,7 @@ class _BudgetSearch:
         self.observer.warn(f"{name}: {reason}")
         raise CannotMeasure(reason)
 
-    def _note_load(self, name: str, load: int) -> None:
+    def _note_load(self, name: str, load: Load) -> None:
         """The load is one of the run's now."""
         record = self.store.get("predicted", name, PredictedVariant)
         if record is None:  # the baseline, before anything can be predicted
@@ -218,7 +218,7 @@ class _BudgetSearch:
             self.store.put("predicted", name, replace(record, measured=measured))
         store_cells(self.store, cells_of_variant(Run(self.store), name))
 
-    def _measured(self, name: str, load: int, seconds: float) -> Measured:
+    def _measured(self, name: str, load: Load, seconds: float) -> Measured:
         """The cell against the objective; one without figures costs infinitely much."""
         cell = Run(self.store).cell(name, load)
         trial = self.store.get("trials", trial_key(name, load, 0), TrialRecord)

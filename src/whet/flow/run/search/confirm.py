@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.decision import Finalists
 from whet.core.records.engine import ResolvedEngine
 from whet.core.run import Run
@@ -71,7 +71,7 @@ def _lacks_comparison(arm: EligibleCell, engines: Mapping[str, ResolvedEngine]) 
     return speculates and (arm.quality is None or arm.quality.lossless is None)
 
 
-def _finalists(store: RunStore, attempt: int) -> tuple[tuple[str, LoadPoint], ...]:
+def _finalists(store: RunStore, attempt: int) -> tuple[tuple[str, Load], ...]:
     """Return the cells of one attempt, stored so that a resumed run measures the same."""
     stored = store.get("finalists", str(attempt), Finalists)
     if stored is None:
@@ -85,7 +85,7 @@ def _measure(
     plan: Plan,
     recorder: Recorder,
     measurer: Measurer,
-    finalists: Sequence[tuple[ResolvedEngine, LoadPoint]],
+    finalists: Sequence[tuple[ResolvedEngine, Load]],
     attempt: int,
 ) -> None:
     load, cheapest = plan.spec.load, (finalists[0][0].variant.name, finalists[0][1])
@@ -103,10 +103,10 @@ def _measure(
     )
 
 
-def _half_width(store: RunStore, cell: tuple[str, LoadPoint]) -> float:
+def _half_width(store: RunStore, cell: tuple[str, Load]) -> float:
     """Return half the width of the confirmed cost's interval, as a share; infinite without one."""
     cells = summarize_run(Run(store)).confirmation
-    costs = (c.cost_per_1m_tokens for c in cells if (c.variant, c.batch_size) == cell)
+    costs = (c.cost_per_1m_tokens for c in cells if (c.variant, c.load) == cell)
     cost = next(costs, None)
     if cost is None or cost.low is None or cost.high is None:
         return math.inf

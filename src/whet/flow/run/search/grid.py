@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from whet.core.load_point import LoadPoint
+from whet.core.load import Load
 from whet.core.records.engine import ResolvedEngine
 from whet.core.run import Run
 from whet.flow.run.plan import RATE_SEARCH, Cells, Plan, Recorder, Round
@@ -46,7 +46,7 @@ def rounds_of(plan: Plan, run: Run) -> tuple[Round, ...]:
 
 
 def confirmation_rounds(
-    finalists: Sequence[tuple[ResolvedEngine, LoadPoint]], trials: Iterable[int]
+    finalists: Sequence[tuple[ResolvedEngine, Load]], trials: Iterable[int]
 ) -> tuple[Round, ...]:
     """Return rounds that measure each finalist at its load, under these trial numbers."""
     return tuple(
@@ -59,7 +59,7 @@ def _round(servers: tuple[tuple[ResolvedEngine, Cells], ...], number: int) -> Ro
     return Round(servers=servers if number % 2 == 0 else servers[::-1])
 
 
-def cells_of(points: Iterable[LoadPoint], trials: Iterable[int]) -> Iterator[tuple[LoadPoint, int]]:
+def cells_of(points: Iterable[Load], trials: Iterable[int]) -> Iterator[tuple[Load, int]]:
     """Yield every (load, trial) of these trials, one pass over the loads after the other.
 
     The largest load comes first: a lack of memory shows at once, and the warm-up is done in

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from whet.core.load import Load
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
 from whet.flow.run.plan import Plan, Round
@@ -17,7 +18,7 @@ class LoadMeasurer(Protocol):
     ready_s: list[float]
     """Seconds of each start."""
 
-    def measure(self, load: int, worth_repeating: Callable[[TrialRecord], bool]) -> None:
+    def measure(self, load: Load, worth_repeating: Callable[[TrialRecord], bool]) -> None:
         """Measure one load and store its trial; an invalid one again if it is worth it.
 
         Raises ``EngineStartError`` and ``EngineLostError``.

@@ -9,6 +9,7 @@ from typing import Final
 from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import EngineLostError
+from whet.core.load import Load
 from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import OutputLengths, PlannedRequest
@@ -56,7 +57,7 @@ def measure_lengths(
         server,
         TrialPlan(
             variant=resolved.variant.name,
-            batch_size=_IN_FLIGHT,
+            load=Load.at(_IN_FLIGHT),
             trial=0,
             workload=Workload(requests=requests, facts=facts),
             request_timeout_s=spec.load.request_timeout_s,

@@ -11,7 +11,7 @@ from pathlib import Path
 from whet.core.bench_options import LoadOptions
 from whet.core.errors import UsageError
 from whet.core.format import plural
-from whet.core.load_point import Rate
+from whet.core.load import Load
 from whet.core.records.rate_search import RateSearch
 from whet.core.spec import LoadSpec
 from whet.core.units import ns_to_s
@@ -33,11 +33,11 @@ class Log:
 
     whole: Trace
     beginning: Trace
-    rate: Rate
-    longest: Rate
+    rate: Load
+    longest: Load
     """The highest rate at which the whole log takes ``load.seconds``."""
 
-    def at(self, rate: Rate, requests: int) -> Trace:
+    def at(self, rate: Load, requests: int) -> Trace:
         """The rows of a trial at ``rate``: the log's beginning, or its first ``requests``."""
         return self.beginning if rate == self.rate else cut_trace(self.whole, rows=requests)
 
@@ -82,8 +82,8 @@ def _read(path: Path, seconds: float, min_requests: int) -> Log:
     )
 
 
-def _rounded(rate_rps: float) -> Rate:
-    return Rate(f"{rate_rps:.3g}")
+def _rounded(rate_rps: float) -> Load:
+    return Load.rate(float(f"{rate_rps:.3g}"))
 
 
 def log_problems(load: LoadSpec, tokenizer: Path, longest: int) -> Iterator[str]:
@@ -129,7 +129,7 @@ def store_points(plan: Plan, recorder: Recorder) -> None:
 
 
 def build_log_load(
-    load: LoadSpec, rate: Rate, target: Target, *, play: str, warmup: int
+    load: LoadSpec, rate: Load, target: Target, *, play: str, warmup: int
 ) -> BenchLoad:
     """The log's beginning, played at such a speed that its rate is ``rate``.
 
@@ -141,7 +141,7 @@ def build_log_load(
     tokenizer = load_text_tokenizer(target.tokenizer)
     part = log.at(rate, load.requests(rate))
     part = replace(part, rows=tuple(_marked(row, f"[{play}] ", tokenizer) for row in part.rows))
-    speed = 1.0 if rate == log.rate or part.rate_rps is None else rate / part.rate_rps
+    speed = 1.0 if rate == log.rate or part.rate_rps is None else rate.value / part.rate_rps
     request = BenchRequest(
         url="",
         requests=len(part.rows),

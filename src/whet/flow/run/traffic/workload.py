@@ -14,7 +14,7 @@ from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.client import CompletionCall
 from whet.core.adapters import adapter_order
 from whet.core.errors import UsageError
-from whet.core.load_point import LoadPoint, Rate, workload_key
+from whet.core.load import Load, workload_key
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.records.load import Loop, PlannedRequest, WorkloadFacts
 from whet.core.spec import LoadSpec
@@ -32,20 +32,20 @@ from whet.load.sources.request import BenchLoad, Target
 from whet.requests.sample import Part
 
 
-def warmup_requests(load: LoadSpec, point: LoadPoint, *, first: bool) -> int:
+def warmup_requests(load: LoadSpec, point: Load, *, first: bool) -> int:
     """Return how many requests warm a server up for a load that it has not seen.
 
     The ``first`` trial on a server gets the whole warm-up; a load met later only as many requests
     as it keeps in flight, at most eight, so that its shapes have been seen.
     """
-    return load.warmup_requests if first else min(load.warmup_requests, math.ceil(point), 8)
+    return load.warmup_requests if first else min(load.warmup_requests, math.ceil(point.value), 8)
 
 
 def trial_plan(
     plan: Plan,
     store: RunStore,
     resolved: ResolvedEngine,
-    point: LoadPoint,
+    point: Load,
     trial: int,
     *,
     warmup: int,
@@ -59,7 +59,7 @@ def trial_plan(
     variant, lengths = resolved.variant, output_lengths(store)
     draw = Draw(
         requests=plan.spec.load.requests(point),
-        batch_size=point,
+        load=point,
         trial=trial,
         block_size=plan.block_size(variant),
     )
@@ -68,11 +68,10 @@ def trial_plan(
     if resolved.url is not None:
         # An attached server keeps its prefix cache from one attempt, and variant, to the next.
         sent = _requests(plan, replace(draw, attempt=token_hex(8)), lengths, warmup)
-    is_open = isinstance(point, Rate)
-    loop: Loop = "open" if is_open else "static" if variant.batching == "static" else "closed"
+    loop: Loop = "open" if point.is_open else "static" if variant.batching == "static" else "closed"
     return TrialPlan(
         variant=variant.name,
-        batch_size=0 if isinstance(point, Rate) else point,
+        load=point,
         trial=trial,
         workload=sent.workload,
         warmup=sent.warmup,
@@ -88,8 +87,8 @@ def trial_plan(
 
 def _requests(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> BenchLoad:
     """Return requests, warm-up and arrivals, the same for every variant."""
-    load, point = plan.spec.load, draw.batch_size
-    if load.trace is not None and isinstance(point, Rate):
+    load, point = plan.spec.load, draw.load
+    if load.trace is not None and point.is_open:
         target = Target(model="", tokenizer=plan.tokenizer, block_size=draw.block_size)
         play = "-".join(filter(None, (workload_key(point, draw.trial), draw.attempt)))
         return build_log_load(load, point, target, play=play, warmup=warmup)
@@ -97,7 +96,7 @@ def _requests(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> Be
         sent = _of_sample(plan, plan.inputs.traffic, draw, lengths, warmup)
     else:
         sent = _generated(plan, draw, lengths, warmup)
-    if not isinstance(point, Rate):
+    if not point.is_open:
         return sent
     offsets_ns = _offsets(plan, point, draw.trial, len(sent.workload.requests))
     return replace(sent, offsets_ns=offsets_ns)
@@ -133,13 +132,13 @@ def _encoder(tokenizer: Path, variables: Variables) -> PromptEncoder:
     return load_encoder(tokenizer, variables=dict(variables))
 
 
-def _offsets(plan: Plan, rate: Rate, trial: int, requests: int) -> tuple[int, ...]:
+def _offsets(plan: Plan, rate: Load, trial: int, requests: int) -> tuple[int, ...]:
     """Return when requests leave: the same for every variant, fresh for every trial."""
     load, log = plan.spec.load, plan.inputs.traffic
     times_ns = () if log is None else stored_times(log)
     if load.burstiness is None and requests > 1 and len(times_ns) > 1:
-        return logged_offsets_ns(times_ns, requests=requests, rate_rps=float(rate), seed=trial)
-    arrivals = Arrivals.at_rate(float(rate), burstiness=load.burstiness or 1.0)
+        return logged_offsets_ns(times_ns, requests=requests, rate_rps=rate.value, seed=trial)
+    arrivals = Arrivals.at_rate(rate.value, burstiness=load.burstiness or 1.0)
     return arrival_offsets_ns(arrivals, requests=requests, seed=trial)
 
 
