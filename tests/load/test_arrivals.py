@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from whet.core.errors import UsageError
-from whet.load.arrivals import KINDS, Arrivals, arrival_offsets_ns, requests_within
+from whet.load.arrivals import KINDS, Arrivals, arrival_offsets_ns
 
 S = 1_000_000_000
 RAMP = Arrivals(kind="ramp_poisson", rate_rps=2.0, end_rate_rps=10.0, ramp_s=60.0)
@@ -150,29 +150,6 @@ def test_vllm_s_flags_mean_what_they_mean_there() -> None:
     assert Arrivals.at_rate(3.0, burstiness=0.5).kind == "bursty"
     with pytest.raises(UsageError, match="rate_rps is 0"):
         Arrivals.at_rate(0.0)
-
-
-@pytest.mark.parametrize(
-    ("arrivals", "duration_s", "requests"),
-    [
-        (Arrivals(kind="constant", rate_rps=2.0), 10.0, 21),
-        (Arrivals(kind="poisson", rate_rps=0.1), 5.0, 1),
-        (RAMP, 60.0, 361),
-        (RAMP, 61.0, 371),
-        (RAMP, 30.0, 121),
-    ],
-)
-def test_a_duration_is_a_number_of_requests(
-    arrivals: Arrivals, duration_s: float, requests: int
-) -> None:
-    assert requests_within(arrivals, duration_s=duration_s) == requests
-
-
-def test_a_duration_needs_a_rate_and_a_length() -> None:
-    with pytest.raises(UsageError, match="have no rate"):
-        requests_within(Arrivals(kind="at_once"), duration_s=1.0)
-    with pytest.raises(UsageError, match="the duration is nan"):
-        requests_within(RAMP, duration_s=math.nan)
 
 
 RATES = st.floats(min_value=1e-3, max_value=1e6)

@@ -13,7 +13,7 @@ from whet.metrics import metrics_in
 from whet.metrics.metric import RateMetric
 
 _FORM: Final = "5.3.1"
-"""The version of pytest-benchmark that this form is of."""
+"""Version of pytest-benchmark whose format is written."""
 
 
 def benchmark_json(run: Run, variant: str) -> dict[str, Any]:

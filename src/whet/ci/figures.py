@@ -1,4 +1,4 @@
-"""The figures that two runs are compared on: one for each start of a server."""
+"""Figures per server start, on which two runs are compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def limit(metric: Metric, allowed: float) -> float:
 
 
 def start_table(run: Run, metric: Metric) -> StartTable:
-    """Every start of every complete cell, those of the confirmation included.
+    """Return every start of every complete cell, confirmation included.
 
     More starts narrow the interval, and a cell that was chosen for its figures looks better in
     those alone that it was chosen by.
@@ -35,7 +35,7 @@ def shared_table(baseline: Run, candidate: Run, metric: Metric) -> StartTable:
 
 
 def same_traffic(baseline: Run, candidate: Run) -> bool:
-    """Whether every trial that both runs have sent the same requests."""
+    """Return whether all trials that both runs share sent the same requests."""
     both = baseline.workloads.keys() & candidate.workloads.keys()
     return bool(both) and all(
         baseline.workloads[key].sha256 == candidate.workloads[key].sha256 for key in both

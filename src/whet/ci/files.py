@@ -1,4 +1,4 @@
-"""The files of a comparison, each written whole: JUnit, Markdown and two forms of JSON."""
+"""Files of a comparison: JUnit, Markdown and two JSON formats, written atomically."""
 
 from __future__ import annotations
 

@@ -154,21 +154,6 @@ def logged_offsets_ns(
     return tuple(np.rint(scaled).astype(np.int64).tolist())
 
 
-def requests_within(arrivals: Arrivals, *, duration_s: float) -> int:
-    """How many requests are due in the first ``duration_s`` on average, that at 0 included.
-
-    The integral of the rate, rounded down, plus 1. Raises ``UsageError`` for kinds that have no
-    rate: a trace is cut to a duration by ``cut_trace``.
-    """
-    if not (math.isfinite(duration_s) and duration_s > 0):
-        raise UsageError(f"the duration is {duration_s} s", fix="give a finite number above 0")
-    if arrivals.rate_rps is None:
-        raise UsageError(
-            f"arrivals of kind {arrivals.kind!r} have no rate", fix="say how many requests to send"
-        )
-    return math.floor(_cumulative(arrivals, duration_s)) + 1
-
-
 def _number(value: float | None) -> float:
     assert value is not None, "Arrivals checks that its kind has its numbers"
     return value

@@ -34,11 +34,6 @@ def yes_or_no(values: Sequence[float]) -> bool:
     return all(value in (0.0, 1.0) for value in values)
 
 
-def mean_estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean with Wilson's interval for 0 and 1, else Student's; at least one value."""
-    return wilson(round(sum(values)), len(values)) if yes_or_no(values) else student(values)
-
-
 def student(values: Sequence[float]) -> Estimate:
     """Return the mean with Student's 95 % interval (Miller, arXiv 2411.00640, section 2).
 
