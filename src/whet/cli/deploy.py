@@ -62,8 +62,9 @@ def _print_text(deployed: Deployed, output: OutputOptions) -> None:
     line(f"{deployed.folder}: {bundle.variant} at {bundle.load.words}, {bundle.image}")
     for limit in bundle.limits:
         line(f"  Limit: {limit}")
-    if bundle.replicas > 1 and bundle.target == "compose":
-        line(f"  The demand takes {plural(bundle.replicas, 'server')}; compose starts one.")
+    if bundle.replicas > 1 and bundle.namespace is None:
+        servers = plural(bundle.replicas, "server")
+        line(f"  The demand takes {servers}; {bundle.target} starts one.")
     for each in deployed.left_out:
         line(f"  {each.why}: {', '.join(each.settings)}")
     for name, commands in _steps(deployed).items():

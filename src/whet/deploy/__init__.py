@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from whet.deploy.render import SCRIPT, TARGETS, Site, render, render_script, site_name
+from whet.deploy.render import SCRIPT, Site, render, render_script, site_name
+from whet.deploy.target import TARGETS
 from whet.deploy.write import commented, write_deployment, write_file
 
 __all__ = [

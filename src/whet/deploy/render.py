@@ -8,22 +8,20 @@ import shlex
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from whet.core.errors import UsageError
 from whet.core.hub import snapshot_of
 from whet.core.quote import shell_word, yaml_scalar, yaml_text
-from whet.core.records.bundle import Target
 from whet.core.redact import one_line
+from whet.deploy.target import get_target
 from whet.engines.deployment import Deployment, Mount
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 SCRIPT: Final = "serve.sh"
 _TEMPLATE: Final = ".j2"
-_KSERVE_NAME: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _NAME_LIMIT: Final = 50  # a label of 63 characters, with room for the suffixes of its resources
 
 
@@ -52,14 +50,15 @@ def site_name(engine: str, model: str) -> str:
     return slug[:_NAME_LIMIT].strip("-")
 
 
-def render(target: Target, plan: Deployment, site: Site) -> dict[str, str]:
+def render(target: str, plan: Deployment, site: Site) -> dict[str, str]:
     """The files of one target by name; a template that renders to nothing makes no file.
 
-    Raises ``UsageError`` for a model name that the target cannot serve.
+    Raises ``UsageError`` for an unknown target and a model name that it cannot serve.
     """
-    if target == "kserve" and _KSERVE_NAME.fullmatch(plan.served_model_name) is None:
+    known = get_target(target)
+    if known.model_name.fullmatch(plan.served_model_name) is None:
         raise UsageError(
-            f"KServe cannot serve a model named {plan.served_model_name!r}",
+            f"{known.title} cannot serve a model named {plan.served_model_name!r}",
             fix="rename its folder to "
             "letters, digits, '.', '_', '-' and measure again, or choose --target k8s",
         )

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from whet.core.load import Load
-
-Target = Literal["compose", "k8s", "kserve", "llm-d"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +28,7 @@ class Bundle:
     checkpoint: str
     revision: str | None
     weights_sha256: str | None
-    target: Target
+    target: str
     name: str
     namespace: str | None
     replicas: int

@@ -11,7 +11,7 @@ from typing import Final
 import yaml
 
 from whet.core.load import Load
-from whet.core.records.bundle import Bundle, Target
+from whet.core.records.bundle import Bundle
 from whet.core.records.codec import encode
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import redact_json
@@ -19,6 +19,7 @@ from whet.core.run import Run
 from whet.deploy import SCRIPT, Site, commented, render, render_script, site_name
 from whet.deploy.monitoring import monitoring_files
 from whet.deploy.monitoring.series import exact_edges_s
+from whet.deploy.target import get_target
 from whet.engines import get_profile
 from whet.engines.command import shell_line
 from whet.engines.deployment import Deployment, LeftOut
@@ -95,7 +96,7 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
     )
 
 
-def _bundle(run: Run, point: Load, plan: Deployment, site: Site, target: Target) -> Bundle:
+def _bundle(run: Run, point: Load, plan: Deployment, site: Site, target: str) -> Bundle:
     resolved = run.engines[plan.variant]
     return Bundle(
         run=run.name,
@@ -110,7 +111,7 @@ def _bundle(run: Run, point: Load, plan: Deployment, site: Site, target: Target)
         weights_sha256=_weights_sha256(run, resolved),
         target=target,
         name=site.name,
-        namespace=None if target == "compose" else site.namespace,
+        namespace=site.namespace if get_target(target).cluster else None,
         replicas=site.replicas,
         written_at=datetime.now(UTC).isoformat(timespec="seconds"),
         serve_line=shell_line(plan.local_argv, plan.local_env, port=plan.port),
@@ -143,7 +144,7 @@ def _monitoring(
         job=job,
         webhook=options.webhook,
     )
-    if options.target == "compose":
+    if get_target(options.target).monitoring is not None:
         return files
     return {name: text for name, text in files.items() if name.startswith(_ON_KUBERNETES)}
 

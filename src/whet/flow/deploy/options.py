@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from whet.core.errors import UsageError
-from whet.core.records.bundle import Target
 from whet.core.server_url import split_server_url
+from whet.deploy.target import TARGETS, get_target
 from whet.flow.run.options import OutputDir
 
 _TAG: Final = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
@@ -23,8 +23,7 @@ _NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 class DeployOptions:
     """What is deployed, where, and how it is watched."""
 
-    target: Target = "compose"
-    """Platform: Docker Compose, Kubernetes, KServe or llm-d."""
+    target: Annotated[str, Parameter(help=f"Platform: {', '.join(TARGETS)}.")] = "compose"
     variant: str | None = None
     """Variant to deploy. Default: the recommended one."""
     output_dir: OutputDir = Path("deployment")
@@ -45,9 +44,12 @@ class DeployOptions:
             raise UsageError(
                 f"--image-tag {self.image_tag!r} is not a tag", fix="name one such as v0.32.0"
             )
-        if self.namespace is not None and self.target == "compose":
-            raise UsageError("--namespace belongs to Kubernetes", fix="leave it out with compose")
-        if self.webhook is not None and self.target != "compose":
+        target = get_target(self.target)
+        if self.namespace is not None and not target.cluster:
+            raise UsageError(
+                "--namespace belongs to Kubernetes", fix=f"leave it out with {self.target}"
+            )
+        if self.webhook is not None and target.monitoring is None:
             raise UsageError(
                 "--webhook belongs to compose", fix="on Kubernetes Alertmanager is its own"
             )
