@@ -96,6 +96,8 @@ def _closed(schema: Any) -> Any:
 
 @cache
 def _validator(kind: str | None) -> Draft202012Validator:
+    if kind == "values":
+        return Draft202012Validator(_closed(_schema("production-stack")))
     if kind is None:
         return Draft202012Validator(_schema("compose"))
     definitions = _closed(_schema("kubernetes")["$defs"])
@@ -104,7 +106,8 @@ def _validator(kind: str | None) -> Draft202012Validator:
 
 def problems(document: dict[str, Any]) -> list[str]:
     """How a Compose file or a Kubernetes manifest breaks its schema."""
-    errors = _validator(document.get("kind")).iter_errors(document)
+    kind = "values" if "servingEngineSpec" in document else document.get("kind")
+    errors = _validator(kind).iter_errors(document)
     return [f"{'/'.join(map(str, error.path))}: {error.message[:200]}" for error in errors]
 
 
@@ -119,11 +122,36 @@ def container(target: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, 
     if target == "compose":
         service: dict[str, Any] = found["compose.yaml"][0]["services"]["vllm"]
         return service
+    if target == "production-stack":
+        return _of_chart(found["values.yaml"][0]["servingEngineSpec"])
     name = {"k8s": "deployment", "llm-d": "decode", "kserve": "llminferenceservice"}[target]
     spec = found[f"{name}.yaml"][0]["spec"]["template"]
     (only,) = spec.get("spec", spec)["containers"]
     assert isinstance(only, dict)
     return only
+
+
+def _of_chart(values: dict[str, Any]) -> dict[str, Any]:
+    """The container that the chart's deployment-vllm-multi.yaml makes of its values."""
+    (model,) = values["modelSpec"]
+    revision = ["--revision", model["modelRevision"]] if "modelRevision" in model else []
+    secrets = {"VLLM_API_KEY": values["vllmApiKey"], "HF_TOKEN": model["hf_token"]}
+    references = [
+        {
+            "name": name,
+            "valueFrom": {
+                "secretKeyRef": {"name": secret["secretName"], "key": secret["secretKey"]}
+            },
+        }
+        for name, secret in secrets.items()
+    ]
+    return {
+        "image": f"{model['repository']}:{model['tag']}",
+        "args": [model["modelURL"], *revision, *model["vllmConfig"]["extraArgs"]],
+        "env": [*references, *model.get("env", [])],
+        "volumeMounts": model["extraVolumeMounts"],
+        "resources": {"limits": {"nvidia.com/gpu": str(model["requestGPU"])}},
+    }
 
 
 def environment(target: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, str]:

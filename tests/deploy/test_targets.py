@@ -42,6 +42,8 @@ RUNS = {
     "demo": REPOSITORY / "results/cpu-demo/run.tar.xz",
     "h200": REPOSITORY / "src/whet/demo/recorded/h200-7b-testbed.tar.xz",
 }
+VALUES = {"router.values.yaml", "values.yaml"}
+"""Of Helm charts, which kubectl does not apply."""
 KEY = "sk-a-secret-key-0123456789"
 
 
@@ -63,7 +65,7 @@ CASES: dict[str, Callable[[], ResolvedEngine]] = {
 }
 every_case = pytest.mark.parametrize("case", CASES)
 every_target = pytest.mark.parametrize("target", TARGETS)
-on_kubernetes = pytest.mark.parametrize("target", ["k8s", "kserve", "llm-d"])
+on_kubernetes = pytest.mark.parametrize("target", [t for t in TARGETS if t != "compose"])
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +100,19 @@ def test_every_manifest_validates(target: Any, case: str) -> None:
                 continue
             assert problems(document) == [], name
             checked += 1
-    assert checked == {"compose": 1, "k8s": 4, "kserve": 3, "llm-d": 3}[target]
+    assert (
+        checked == {"compose": 1, "k8s": 4, "kserve": 3, "llm-d": 3, "production-stack": 3}[target]
+    )
+
+
+@every_case
+def test_the_chart_turns_the_prefix_cache_as_the_words_do(case: str) -> None:
+    """It writes the flag itself, before the engine's words."""
+    planned = plan(CASES[case]())
+    found = documents("production-stack", planned)["values.yaml"][0]["servingEngineSpec"]
+    turned = found["modelSpec"][0]["vllmConfig"]["enablePrefixCaching"]
+    assert turned is ("--enable-prefix-caching" in planned.words)
+    assert turned is not ("--no-enable-prefix-caching" in planned.words)
 
 
 @every_case
@@ -189,7 +203,8 @@ def test_the_key_comes_from_outside(target: Any, monkeypatch: pytest.MonkeyPatch
     keys = {item["name"]: item["valueFrom"]["secretKeyRef"] for item in secret}
     assert keys == {
         "VLLM_API_KEY": {"name": "vllm-model-keys", "key": "VLLM_API_KEY"},
-        "HF_TOKEN": {"name": "vllm-model-keys", "key": "HF_TOKEN", "optional": True},
+        "HF_TOKEN": {"name": "vllm-model-keys", "key": "HF_TOKEN"}
+        | ({} if target == "production-stack" else {"optional": True}),
     }
 
 
@@ -293,7 +308,9 @@ def test_the_kustomization_names_what_is_there(target: Any, tmp_path: Path) -> N
     files = render(target, plan(awkward(folder="model")), SITE)
     listed = yaml.safe_load(files["kustomization.yaml"])
     assert listed["namespace"] == "llm"
-    assert set(listed["resources"]) == set(files) - {"kustomization.yaml", "router.values.yaml"}
+    assert set(listed["resources"]) == {
+        name for name in files if name not in VALUES | {"kustomization.yaml"}
+    }
     if shutil.which("kubectl") is None:
         return
     for name, text in files.items():
