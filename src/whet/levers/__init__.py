@@ -24,6 +24,7 @@ from whet.levers.execution import Execution
 from whet.levers.frontend import Frontend
 from whet.levers.kernels import Kernels
 from whet.levers.kv_cache import KvCache
+from whet.levers.kv_offload import KvOffload
 from whet.levers.layout import LayoutLever
 from whet.levers.lora import Lora
 from whet.levers.parallelism import Parallelism
@@ -40,6 +41,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     PerformanceMode(),
     Settings(),
     KvCache(),
+    KvOffload(),
     Attention(),
     Execution(),
     AsyncScheduling(),
