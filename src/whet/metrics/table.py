@@ -127,6 +127,10 @@ _TABLE: Final[tuple[Metric, ...]] = (
         name="stall_p95_ms", title="stall p95", of=stall_ms, quantile=0.95,
         views=_views(), marked=False, block=3,
     ),
+    RequestMetric(
+        name="ttft_p99_ms", title="TTFT p99", of=ttft_ms, quantile=0.99, histogram=TTFT,
+        views=_views("differences", "cells", "compare"),
+    ),
 )  # fmt: skip
 METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _TABLE}
 
