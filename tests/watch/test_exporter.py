@@ -8,6 +8,7 @@ import pytest
 
 from tests.watch.traffic import Deployment, Truth, simulated_references
 from whet.client.counters import parse_counters
+from whet.core import counters
 from whet.core.errors import UsageError
 from whet.engines.process import free_port
 from whet.watch.causes import CAUSES
@@ -38,7 +39,7 @@ def test_the_page_has_every_cause_and_the_names_of_common_snippets(listen: str) 
         text = page(listen)
     values = dict(parse_counters(text))
     assert values["llm_inference_tokens_per_second"] == pytest.approx(
-        done.window.generated / 60 if done.window and done.window.generated else -1
+        (done.window.rise(counters.GENERATED) or -60) / 60 if done.window else -1
     )
     assert 0.6 < values["llm_spec_decode_acceptance_rate"] < 0.8
     assert values["llm_inference_request_latency_seconds_count"] == 3

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from whet.core import counters
 from whet.core.errors import UsageError
 from whet.watch.causes import CAUSES
 from whet.watch.detectors import REPEATS, THRESHOLD
@@ -76,11 +77,14 @@ class Exporter:
         if look.speed is not None:
             speed = look.speed
             self._latency.observe(speed.ttft_s + speed.tpot_s * (speed.tokens - 1))
-        window = period.window
-        if window is not None and window.generated is not None and window.seconds > 0:
-            self._tps.set(window.generated / window.seconds)
-        if window is not None and window.drafts and window.accepted is not None and drafted:
-            self._acceptance.set(window.accepted / (window.drafts * drafted))
+        if (window := period.window) is None:
+            return
+        generated = window.rise(counters.GENERATED)
+        if generated is not None and window.seconds > 0:
+            self._tps.set(generated / window.seconds)
+        drafts, accepted = window.rise(counters.DRAFTS), window.rise(counters.ACCEPTED)
+        if drafts and accepted is not None and drafted:
+            self._acceptance.set(accepted / (drafts * drafted))
 
     def _gauge(self, name: str, words: str, *labels: str) -> Gauge:
         return Gauge(name, words, labels, registry=self._registry)

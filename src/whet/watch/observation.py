@@ -113,68 +113,59 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """The traffic between the probes of two periods, from counters: the probes are not in it.
+    """The traffic between the probes of two periods, from counters: the probes are not in it."""
 
-    Means are None without a finished request, and so is what the engine does not export.
-    ``in_flight`` is the time that the finished requests took, by the length of the window (Little).
-    """
+    earlier: Scrape
+    later: Scrape
 
-    seconds: float
-    requests: float
-    errors: float
-    generated: float | None
-    prompt_tokens: float | None
-    drafts: float | None
-    accepted: float | None
-    queries: float | None
-    hits: float | None
-    preemptions: float | None
-    ttft_s: float | None
-    tpot_s: float | None
-    in_flight: float | None
-    waiting: float | None
-    kv_usage: float | None
+    @property
+    def seconds(self) -> float:
+        """Length of the window."""
+        return self.later.at_s - self.earlier.at_s
+
+    @property
+    def requests(self) -> float:
+        """Finished requests."""
+        return self.rise(counters.FINISHED) or 0.0
+
+    @property
+    def errors(self) -> float:
+        """Requests that ended with an error."""
+        return (self.rise(_ERROR) or 0.0) + (self.rise(_HTTP_5XX) or 0.0)
+
+    @property
+    def in_flight(self) -> float | None:
+        """Requests in flight: the time that the finished ones took ÷ the window's (Little)."""
+        e2e_s = self.rise(f"{counters.E2E}_sum")
+        return None if e2e_s is None else e2e_s / max(1e-9, self.seconds)
+
+    def rise(self, name: str) -> float | None:
+        """Return how much a counter rose; None where the engine does not export it.
+
+        The series of a label's value may begin later than its name, at 0.
+        """
+        begun = 0.0 if name.partition("{")[0] in self.earlier.values else None
+        now, was = self.later.values.get(name), self.earlier.values.get(name, begun)
+        return None if now is None or was is None else now - was
+
+    def mean(self, histogram: str) -> float | None:
+        """Return the mean of what a histogram counted; None where it counted nothing."""
+        count, total = self.rise(f"{histogram}_count"), self.rise(f"{histogram}_sum")
+        return total / count if count and total is not None else None
+
+    def gauge(self, name: str) -> float | None:
+        """Return a gauge at the end of the window."""
+        return self.later.values.get(name)
 
 
 def window_between(earlier: Scrape, later: Scrape) -> Window | None:
-    """The traffic between two scrapes.
+    """Return the traffic between two scrapes.
 
     None where another process answered, a counter fell or this machine's clock was set back.
     """
-    seconds = later.at_s - earlier.at_s
-    if earlier.process_start != later.process_start or seconds < 0:
-        return None
-
-    def rise(name: str) -> float | None:
-        """None where a series is missing; that of a label's value may begin later, at 0."""
-        begun = 0.0 if name.partition("{")[0] in earlier.values else None
-        now, was = later.values.get(name), earlier.values.get(name, begun)
-        return None if now is None or was is None else now - was
-
-    def mean(histogram: str) -> float | None:
-        count, total = rise(f"{histogram}_count"), rise(f"{histogram}_sum")
-        return total / count if count and total is not None else None
-
-    finished, e2e_s = rise(counters.FINISHED) or 0.0, rise(f"{counters.E2E}_sum")
-    if finished < 0:
-        return None
-    return Window(
-        seconds=seconds,
-        requests=finished,
-        errors=(rise(_ERROR) or 0.0) + (rise(_HTTP_5XX) or 0.0),
-        generated=rise(counters.GENERATED),
-        prompt_tokens=rise(counters.PROMPT_TOKENS),
-        drafts=rise(counters.DRAFTS),
-        accepted=rise(counters.ACCEPTED),
-        queries=rise(counters.PREFIX_QUERIES),
-        hits=rise(counters.PREFIX_HITS),
-        preemptions=rise(counters.PREEMPTIONS),
-        ttft_s=mean(counters.TTFT),
-        tpot_s=mean(counters.TPOT),
-        in_flight=None if e2e_s is None else e2e_s / max(1e-9, seconds),
-        waiting=later.values.get(counters.WAITING),
-        kv_usage=later.values.get(counters.KV_USAGE),
-    )
+    window = Window(earlier=earlier, later=later)
+    another = earlier.process_start != later.process_start
+    return None if another or window.seconds < 0 or window.requests < 0 else window
 
 
 def length_counts(

@@ -101,19 +101,21 @@ def _edge(item: MeasuredRange) -> float:
 def _traffic(window: Window, envelope: Envelope) -> Iterator[Reading]:
     yield from _acceptance(window, envelope)
     hits = envelope.range_of("prefix_hit_rate")
-    if hits is not None and window.queries and window.hits is not None:
-        rate, edge = window.hits / window.queries, _edge(hits)
+    found, queries = (window.rise(n) for n in (counters.PREFIX_HITS, counters.PREFIX_QUERIES))
+    if hits is not None and queries and found is not None:
+        rate, edge = found / queries, _edge(hits)
         error = math.hypot(0.02, 0.35 / math.sqrt(window.requests))
         words = f"prefix hit rate {rate:.1%} (measured {hits.low:.1%} to {hits.high:.1%})"
         yield Reading(signal="prefix_hits", z=(edge - rate) / error, words=words)
     # An arriving request finds the mean number in flight and adds itself (Wolff 1982, PASTA).
     load = None if window.in_flight is None else _expected(envelope, window.in_flight + 1)
-    if load is not None and window.tpot_s:
+    tpot_s, ttft_s = window.mean(counters.TPOT), window.mean(counters.TTFT)
+    if load is not None and tpot_s:
         error = math.hypot(0.1, 0.5 / math.sqrt(window.requests))
-        yield _slower("tpot", window.tpot_s, load.tpot_mean_s * _TPOT_SLACK, error, load)
-    if load is not None and window.ttft_s:
+        yield _slower("tpot", tpot_s, load.tpot_mean_s * _TPOT_SLACK, error, load)
+    if load is not None and ttft_s:
         error = math.hypot(0.15, 0.8 / math.sqrt(window.requests))
-        yield _slower("ttft", window.ttft_s, load.ttft_mean_s * _TTFT_SLACK, error, load)
+        yield _slower("ttft", ttft_s, load.ttft_mean_s * _TTFT_SLACK, error, load)
     # The log-likelihood ratio of three times the budget: errors are few (Page 1954).
     likelier = math.log(3) * window.errors - 2 * _ERROR_BUDGET * window.requests
     words = f"{window.errors:.0f} of {window.requests:.0f} requests failed"
@@ -122,26 +124,27 @@ def _traffic(window: Window, envelope: Envelope) -> Iterator[Reading]:
 
 def _acceptance(window: Window, envelope: Envelope) -> Iterator[Reading]:
     measured, most = envelope.range_of("acceptance_length"), envelope.num_speculative_tokens
-    if measured is None or most is None or not window.drafts or window.accepted is None:
+    drafts, accepted = window.rise(counters.DRAFTS), window.rise(counters.ACCEPTED)
+    if measured is None or most is None or not drafts or accepted is None:
         return
-    length = 1 + window.accepted / window.drafts
+    length = 1 + accepted / drafts
     edge = _edge(measured)
-    error = math.hypot(0.01 * measured.low, most / 2 * math.sqrt(_REQUEST_CLUSTER / window.drafts))
+    error = math.hypot(0.01 * measured.low, most / 2 * math.sqrt(_REQUEST_CLUSTER / drafts))
     words = f"acceptance length {length:.2f} (measured {measured.low:.2f} to {measured.high:.2f})"
     yield Reading(signal="acceptance", z=(edge - length) / error, words=words)
 
 
 def _pressure(window: Window, envelope: Envelope) -> Iterator[Reading]:
     most, waits = envelope.loads[-1].in_flight, max(1.0, envelope.in_flight / 2)
-    if window.waiting is not None:
-        words = f"{window.waiting:.0f} requests wait (measured: none)"
-        yield Reading(signal="queue", z=(window.waiting - waits) / waits, words=words)
-    if window.kv_usage is not None:
-        words = f"the KV cache is {window.kv_usage:.0%} full"
-        yield Reading(signal="kv_cache", z=(window.kv_usage - _KV_LIMIT) / 0.02, words=words)
-    if window.preemptions is not None:
-        words = f"{window.preemptions:.0f} preemptions (measured: none)"
-        yield Reading(signal="preemptions", z=4.0 * window.preemptions - 1, words=words)
+    if (waiting := window.gauge(counters.WAITING)) is not None:
+        words = f"{waiting:.0f} requests wait (measured: none)"
+        yield Reading(signal="queue", z=(waiting - waits) / waits, words=words)
+    if (usage := window.gauge(counters.KV_USAGE)) is not None:
+        words = f"the KV cache is {usage:.0%} full"
+        yield Reading(signal="kv_cache", z=(usage - _KV_LIMIT) / 0.02, words=words)
+    if (preemptions := window.rise(counters.PREEMPTIONS)) is not None:
+        words = f"{preemptions:.0f} preemptions (measured: none)"
+        yield Reading(signal="preemptions", z=4.0 * preemptions - 1, words=words)
     if window.in_flight is not None:
         words = f"{window.in_flight:.3g} requests in flight (measured up to {most:.3g})"
         z = (window.in_flight - 1.25 * most) / (0.25 * most + 1)
@@ -279,7 +282,7 @@ def mismatches(
             f"a fixed message has {look.chat_prompt_tokens} tokens, {chat_prompt_tokens} at first"
         )
     wrong.update(_metrics(look.before, references.envelope))
-    if window is not None and window.generated:
+    if window is not None and window.rise(counters.GENERATED):
         wrong.update(_counted(window, references.envelope))
     for kind, words in (look.claims or {}).items():
         wrong[f"claim_{kind}"] = words
@@ -338,14 +341,16 @@ def _metrics(scrape: Scrape | None, envelope: Envelope) -> Iterator[tuple[str, s
 
 
 def _counted(window: Window, envelope: Envelope) -> Iterator[tuple[str, str]]:
-    drafting = envelope.num_speculative_tokens is not None
-    if drafting and not window.drafts:
-        yield "speculation_off", f"{window.generated:.0f} tokens were generated and none drafted"
-    elif window.drafts and window.drafts >= 20:
-        length = 1 + (window.accepted or 0.0) / window.drafts
+    drafting, drafts = envelope.num_speculative_tokens is not None, window.rise(counters.DRAFTS)
+    if drafting and not drafts:
+        generated = window.rise(counters.GENERATED)
+        yield "speculation_off", f"{generated:.0f} tokens were generated and none drafted"
+    elif drafts and drafts >= 20:
+        length = 1 + (window.rise(counters.ACCEPTED) or 0.0) / drafts
         if not drafting:
-            yield "speculation_on", f"{window.drafts:.0f} drafts were made; the variant has none"
+            yield "speculation_on", f"{drafts:.0f} drafts were made; the variant has none"
         elif length < _USELESS:
             yield "draft_useless", f"acceptance length {length:.2f}: nearly no draft is accepted"
-    if envelope.prefix_cache and window.prompt_tokens and not window.queries:
+    prompts, queries = (window.rise(n) for n in (counters.PROMPT_TOKENS, counters.PREFIX_QUERIES))
+    if envelope.prefix_cache and prompts and not queries:
         yield "prefix_cache_off", "prompts were read and nothing looked up in the prefix cache"

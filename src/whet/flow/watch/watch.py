@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from whet.client.endpoint import KEY_VARIABLE
+from whet.core.counters import TPOT
 from whet.core.errors import StorageError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
@@ -226,7 +227,8 @@ def _introduce(this: _Watch, state: WatchState) -> None:
 def _entry(look: Observation, done: Period) -> dict[str, Any]:
     """One period in the journal: figures, and signals in standard errors beyond their edge."""
     window = done.window
-    traffic = {} if window is None else {"requests": window.requests, "tpot_s": window.tpot_s}
+    tpot_s = None if window is None else window.mean(TPOT)
+    traffic = {} if window is None else {"requests": window.requests, "tpot_s": tpot_s}
     return {
         **traffic,
         "signals": {item.signal: round(item.z, 2) for item in done.readings},

@@ -14,13 +14,12 @@ def build(run: Run) -> Section | None:
     if not run.starts:
         return None
     rows = [(name, human_duration(start.ready_s)) for name, start in run.starts.items()]
-    columns = ["config", *figure_columns("ready after")]
     return Section(
         id="start-up",
         title="Start-up",
         group="Set-up",
         nodes=[
             Paragraph(text="From the start of the process to the first answer."),
-            table("Start-up times", columns, rows),
+            table("Start-up times", ["config", *figure_columns("ready after")], rows),
         ],
     )
