@@ -68,6 +68,15 @@ def useless_draft(look: Observation, period: int) -> Observation:
     return scraped(look, values=values)
 
 
+def one_token(look: Observation, period: int) -> Observation:
+    """K = 1 in place of 4: fewer tokens are accepted per step too."""
+    assert look.before is not None
+    values = dict(look.before.values)
+    values[counters.DRAFT_TOKENS] = values[counters.DRAFTS]
+    values[counters.ACCEPTED] = 0.8 * values[counters.DRAFTS]
+    return scraped(look, values=values)
+
+
 def several(look: Observation, period: int) -> Observation:
     assert look.before is not None
     start = 1000.0 + period % 2
@@ -112,6 +121,7 @@ HARD: dict[str, Change] = {
     "speculation_off": without(counters.DRAFTS, counters.ACCEPTED, counters.DRAFT_TOKENS),
     "prefix_cache_off": without(counters.PREFIX_QUERIES, counters.PREFIX_HITS),
     "draft_useless": useless_draft,
+    "draft_length_changed": one_token,
     "answers_broken": lambda look, _: replace(
         look, answers=Answers(logprobs={}, broken="not numbers (NaN)")
     ),
@@ -320,3 +330,25 @@ def test_a_clock_that_is_set_back_is_no_load() -> None:
     assert window_between(first, second) is not None
     for back_s in (1.0, 86_400.0):
         assert window_between(first, replace(second, at_s=first.at_s - back_s)) is None
+
+
+@pytest.mark.parametrize(
+    ("drafted", "named"), [(1.0, True), (3.0, True), (3.8, False), (5.0, True)]
+)
+def test_a_draft_of_another_length_is_named(drafted: float, named: bool) -> None:
+    def change(look: Observation, period: int) -> Observation:
+        assert look.before is not None
+        values = dict(look.before.values)
+        values[counters.DRAFT_TOKENS] = drafted * values[counters.DRAFTS]
+        return scraped(look, values=values)
+
+    assert run_fault(change, periods=3) == (["draft_length_changed"] if named else [])
+
+
+def test_a_length_that_follows_the_load_is_no_change() -> None:
+    """Above the deployed load a K by load is smaller, and that load is what is named."""
+
+    def change(look: Observation, period: int) -> Observation:
+        return busy(one_token(look, period), period)
+
+    assert "draft_length_changed" not in run_fault(change, periods=5)

@@ -102,6 +102,13 @@ CAUSES: Final[tuple[Cause, ...]] = (
     ),
     _cause("speculation_on", "engine", "speculation is on", levers="speculation"),
     _cause(
+        "draft_length_changed",
+        "engine",
+        "the server drafts another number of tokens per step (num_speculative_tokens)",
+        hides=f"{_SLOW} {_DRAFTS}",
+        levers="speculation",
+    ),
+    _cause(
         "draft_useless",
         "model",
         "no draft is accepted: the draft does not fit the target",

@@ -349,8 +349,28 @@ def _counted(window: Window, envelope: Envelope) -> Iterator[tuple[str, str]]:
         length = 1 + (window.rise(counters.ACCEPTED) or 0.0) / drafts
         if not drafting:
             yield "speculation_on", f"{drafts:.0f} drafts were made; the variant has none"
+        elif words := _other_length(window, envelope, drafts):
+            yield "draft_length_changed", words
         elif length < _USELESS:
             yield "draft_useless", f"acceptance length {length:.2f}: nearly no draft is accepted"
     prompts, queries = (window.rise(n) for n in (counters.PROMPT_TOKENS, counters.PREFIX_QUERIES))
     if envelope.prefix_cache and prompts and not queries:
         yield "prefix_cache_off", "prompts were read and nothing looked up in the prefix cache"
+
+
+def _other_length(window: Window, envelope: Envelope, drafts: float) -> str | None:
+    """Return in words that a draft has another number of tokens than measured; None if it has not.
+
+    The run's own number is (acceptance length − 1) ÷ acceptance rate: n-grams draft fewer than K.
+    A K that follows the load falls above the deployed one.
+    """
+    length, rate = (envelope.range_of(f"acceptance_{name}") for name in ("length", "rate"))
+    tokens, most = window.rise(counters.DRAFT_TOKENS), envelope.num_speculative_tokens
+    if tokens is None or most is None or length is None or rate is None or not rate.low:
+        return None
+    measured, now = (length.low - 1) / rate.low, tokens / drafts
+    fewer = now < measured - (0.5 if measured > most - 0.05 else measured / 2)
+    busier = (window.in_flight or 0.0) > 1.25 * envelope.in_flight
+    if now <= most + 0.05 and (busier or not fewer):
+        return None
+    return f"{now:.2g} tokens are drafted per step (measured: {measured:.2g})"
