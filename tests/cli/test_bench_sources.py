@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ from tests.cli.stage import Whet
 from tests.scripted_server import scripted_server
 from whet.core.errors import MeasurementError, UsageError
 from whet.demo import pair_paths
-from whet.requests.prefix_trace_file import (
-    PrefixRequest,
-    PrefixTraceFacts,
-    header_line,
-    request_line,
-)
 
 USAGE = UsageError.exit_code
 SMALL = ("--tokenizer", pair_paths()[0], "--num-warmups", 2)
@@ -180,48 +173,6 @@ def test_turns_after_a_failed_answer_are_told(whet: Whet) -> None:
     assert "4 turns were never sent" in said.out
 
 
-def prefix_trace(path: Path, *requests: PrefixRequest) -> Path:
-    facts = PrefixTraceFacts(
-        granularity=1,
-        requests=len(requests),
-        prompt_tokens=sum(one.length for one in requests),
-        shared_tokens=sum(one.shared for one in requests),
-    )
-    lines = [header_line(facts), *map(request_line, requests)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-ROOT = PrefixRequest(length=48, output_tokens=2, at_ns=0)
-BRANCH = PrefixRequest(length=64, parent=0, shared=40, output_tokens=3, at_ns=30_000_000)
-
-
-def test_a_prefix_trace_is_played_at_its_times(whet: Whet, tmp_path: Path) -> None:
-    file = prefix_trace(tmp_path / "traffic.jsonl", ROOT, BRANCH, replace(ROOT, at_ns=60_000_000))
-    with scripted_server(ttft_s=0.05) as server:
-        words = (*SMALL, "--trace", file, "--trace-duration", 0.05)
-        said = whet("bench", server.url, *words, *SAVE)
-        first, second = [body["prompt"] for body in server.requests[2:]]
-    assert said.code == 0, said.err
-    assert (len(first), len(second), shared(first, second)) == (48, 64, 40)
-    assert f"2 requests in order, built for a prefix hit rate of {32 / 112:.1%}" in said.out
-    starts = saved(tmp_path)["start_times"]
-    assert starts[1] - starts[0] == pytest.approx(0.03, abs=0.02)
-
-
-def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Path) -> None:
-    untimed = [replace(one, at_ns=None, output_tokens=None) for one in (ROOT, BRANCH)]
-    file = prefix_trace(tmp_path / "traffic.jsonl", *untimed)
-    words = (*SMALL, "--trace", file, "--output-len", 2)
-    with scripted_server(ttft_s=0.05) as server:
-        said = whet("bench", server.url, *words, *SAVE)
-        lengths = [len(body["prompt"]) for body in server.requests[2:]]
-    assert said.code == 0, said.err
-    assert lengths == [48, 64]
-    told = saved(tmp_path)
-    assert (told["run_info"]["loop"], told["max_concurrent_requests"]) == ("closed", 1)
-
-
 # Bad input
 
 
@@ -260,13 +211,6 @@ def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Pat
         (("--dataset-name", "sonnet"), 'Choose from: "random", "sharegpt", "custom"'),
         (("--dataset-name", "sharegpt"), "give --dataset-path"),
         (("--dataset-name", "random", "--dataset-path", "a"), "leave out --dataset-path"),
-        (("--trace", "prefix.jsonl", "--form", "text"), "exact in token ids alone"),
-        (("--trace", "prefix.jsonl", "--output-len", 5), "leave out --output-len"),
-        (("--trace", "prefix.jsonl", "--trace-duration", 0), "duration in seconds is 0"),
-        (("--trace", "still.jsonl", "--trace-speed", 2), "no times to play; leave out --trace-s"),
-        (("--trace", "still.jsonl", "--trace-duration", 2), "leave out --trace-duration"),
-        (("--trace", "still.jsonl"), "do not say how long their answer was; give --output-len"),
-        (("--trace", "torn.jsonl"), "holds 1 of the 2 requests"),
         (("--random-range-ratio", 1), "--random-range-ratio 1: give 0 or more, below 1"),
         (("--trace", "azure.csv", "--prefix-len", 5), "--prefix-len does not go with --trace"),
         (("--request-rate", 2, "--ramp-s", 5), "--ramp-s needs --ramp-up-end-rps"),
@@ -283,10 +227,6 @@ def test_flags_that_do_not_go_together(
     asked = {"messages": [{"role": "user", "content": content}], "max_tokens": 2}
     lines(tmp_path / "untimed.jsonl", [asked])
     lines(tmp_path / "timed.jsonl", [asked | {"timestamp": 1}])
-    prefix_trace(tmp_path / "prefix.jsonl", ROOT, BRANCH)
-    prefix_trace(tmp_path / "still.jsonl", replace(ROOT, at_ns=None, output_tokens=None))
-    whole = prefix_trace(tmp_path / "torn.jsonl", ROOT, BRANCH)
-    whole.write_text(whole.read_text().rsplit("\n", 2)[0] + "\n")
     with scripted_server() as server:
         assert told in whet("bench", server.url, *SMALL, *words).sentence(USAGE)
         assert server.requests == []

@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,19 +26,16 @@ from whet.load.arrivals import Arrivals
 from whet.load.conversations import ConversationShape
 from whet.load.dataset import LengthLimits
 from whet.load.lengths import LONGEST, Lengths
-from whet.load.prefix_traces import as_trace
 from whet.load.sources.replay import holds_prompts
 from whet.load.sources.request import (
     INPUT_LENGTHS,
     OUTPUT_LENGTHS,
     BenchRequest,
     DatasetFile,
-    PrefixReplay,
     Source,
 )
 from whet.load.synthetic import SharedPrefixes
 from whet.metrics.objective_text import parse_goodput, parse_objective
-from whet.requests.prefix_trace_file import is_prefix_trace, read_prefix_trace
 from whet.requests.trace import Reading, Trace, cut_trace, read_trace
 
 _MOST_THINK_S: Final = 10_000.0
@@ -98,7 +94,7 @@ def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
     prompts, load, server = options.prompts, options.load, options.server
     source = _source(options, given)
     ramp = None if load.ramp_up_end_rps is None else (load.ramp_up_end_rps, load.ramp_s)
-    speed = _trace_speed(source_options, source)
+    speed = _trace_speed(source_options)
     arrivals = Arrivals(kind="trace", speed=speed) if speed else _arrivals(load, ramp)
     address = _address(url, server)
     set_environment(server)
@@ -256,9 +252,7 @@ def _limits(name: str | None) -> LengthLimits:
     )
 
 
-def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace | PrefixReplay:
-    if is_prefix_trace(path):
-        return _prefix_trace(options, given, path)
+def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace:
     source = options.source
     trace = read_trace(
         path,
@@ -275,33 +269,10 @@ def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace | 
         )
     if "form" in given and holds_prompts(trace):
         raise UsageError(f"{path} holds its own prompts", fix="leave out --form")
-    _refuse_output_len(options, trace)
-    return cut_trace(trace, duration_s=options.source.trace_duration)
-
-
-def _prefix_trace(options: BenchOptions, given: frozenset[str], path: Path) -> PrefixReplay:
-    """With times, or without where a request has none: then they are sent in order."""
-    trace = read_prefix_trace(path, max_requests=options.load.num_prompts)
-    whole = PrefixReplay(trace=trace, timeline=as_trace(trace))
-    _refuse_output_len(options, whole.timeline)
-    if not whole.timed:
-        for name in ("trace_speed", "trace_duration"):
-            if name in given:
-                raise UsageError(
-                    f"{trace.path} has no times to play", fix=f"leave out {_flag(name)}"
-                )
-        return whole
-    timeline = cut_trace(whole.timeline, duration_s=options.source.trace_duration)
-    first = replace(trace, requests=trace.requests[: len(timeline.rows)])
-    return PrefixReplay(trace=first, timeline=timeline)
-
-
-def _refuse_output_len(options: BenchOptions, trace: Trace) -> None:
     has_lengths = all(row.output_tokens is not None for row in trace.rows)
     if options.prompts.output_len is not None and has_lengths:
-        raise UsageError(
-            f"{trace.path} has the length of every answer", fix="leave out --output-len"
-        )
+        raise UsageError(f"{path} has the length of every answer", fix="leave out --output-len")
+    return cut_trace(trace, duration_s=source.trace_duration)
 
 
 def _chats(options: BenchOptions, count: int) -> ConversationShape:
@@ -323,11 +294,8 @@ def _chats(options: BenchOptions, count: int) -> ConversationShape:
 
 def _count(options: BenchOptions, source: Source | None) -> int:
     """How many requests a run has, or how many conversations."""
-    match source:
-        case Trace(rows=rows):
-            return len(rows)
-        case PrefixReplay(timeline=timeline):
-            return len(timeline.rows)
+    if isinstance(source, Trace):
+        return len(source.rows)
     return options.source.conversations or options.load.num_prompts or _USUAL_REQUESTS
 
 
@@ -350,9 +318,9 @@ def _shared_prefixes(prompts: PromptOptions) -> SharedPrefixes | None:
     )
 
 
-def _trace_speed(options: SourceOptions, source: Source | None) -> float | None:
-    """How fast the source's own times are played; None where it has none to play."""
-    if options.trace is None or (isinstance(source, PrefixReplay) and not source.timed):
+def _trace_speed(options: SourceOptions) -> float | None:
+    """How fast the source's own times are played; None where it has none."""
+    if options.trace is None:
         return None
     if not (math.isfinite(options.trace_speed) and options.trace_speed > 0):
         raise UsageError(f"--trace-speed {options.trace_speed:g}: give a finite number above 0")

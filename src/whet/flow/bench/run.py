@@ -19,7 +19,6 @@ from whet.core.records.load import (
     TrialRecord,
     WorkloadFacts,
 )
-from whet.flow.bench.prefix_trace import report_best, report_hits
 from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
@@ -60,14 +59,12 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     model, folder = str(entry["id"]), _tokenizer(request, entry)
     observer.note(f"{model}, tokenizer {folder.name}")
     report_trace(request, folder, observer)
-    target = Target(
+    return Target(
         model=model,
         tokenizer=folder,
         dataset=open_dataset(request, folder, observer),
         block_size=read_block_size(request, observer),
     )
-    report_best(request, target.block_size, observer)
-    return target
 
 
 def bench(request: BenchRequest, observer: Observer) -> BenchResult:
@@ -91,7 +88,6 @@ def bench(request: BenchRequest, observer: Observer) -> BenchResult:
             break
         trials.append(trial)
         report_trial(trial, facts, observer)
-        report_hits(request, trial, facts, observer)
     return BenchResult(
         request=request,
         model=target.model,

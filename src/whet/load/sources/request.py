@@ -17,7 +17,6 @@ from whet.load.dataset import Dataset, LengthLimits
 from whet.load.lengths import Lengths, fixed
 from whet.load.plan import PlannedConversation
 from whet.load.synthetic import SharedPrefixes
-from whet.requests.prefix_trace_file import PrefixTrace
 from whet.requests.trace import Trace
 
 ASSUMED_BLOCK_SIZE: Final = 16
@@ -35,20 +34,7 @@ class DatasetFile:
     limits: LengthLimits
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrefixReplay:
-    """A prefix trace; ``timeline`` has its lengths and times, row by row, as any trace has them."""
-
-    trace: PrefixTrace
-    timeline: Trace
-
-    @property
-    def timed(self) -> bool:
-        """Whether every request has a time; they are sent in order where one has none."""
-        return all(row.at_ns is not None for row in self.timeline.rows)
-
-
-Source = DatasetFile | Trace | ConversationShape | PrefixReplay
+Source = DatasetFile | Trace | ConversationShape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +44,7 @@ class BenchRequest:
     ``source`` None is synthetic prompts, of ``inputs``, ``outputs`` and ``prefixes``. ``outputs``
     None is what the source says, or ``OUTPUT_LENGTHS`` where it says nothing. ``form``: token ids
     or text to the completions endpoint, or a chat; a source that holds its prompts has its own.
-    ``requests`` counts the conversations where these are the source; of a prefix trace it must be
-    the number of its requests.
+    ``requests`` counts the conversations where these are the source.
 
     ``arrivals`` None is a closed loop, or static batches, of ``concurrency`` requests or
     conversations. ``body`` is merged into the body of each request.
@@ -110,8 +95,6 @@ class BenchRequest:
     @property
     def timeline(self) -> Trace | None:
         """The trace whose times can be played; None for another source."""
-        if isinstance(self.source, PrefixReplay):
-            return self.source.timeline
         return self.source if isinstance(self.source, Trace) else None
 
 

@@ -22,7 +22,6 @@ from whet.load.dataset import Dataset, build_dataset, read_dataset
 from whet.load.lengths import Independent, fixed
 from whet.load.plan import PlannedConversation, describe_requests
 from whet.load.sources.drawn import draw_of, warmed, write_synthetic
-from whet.load.sources.prefix_trace import prefix_load
 from whet.load.sources.replay import replay
 from whet.load.sources.request import (
     ASSUMED_BLOCK_SIZE,
@@ -31,7 +30,6 @@ from whet.load.sources.request import (
     BenchLoad,
     BenchRequest,
     DatasetFile,
-    PrefixReplay,
     Target,
 )
 from whet.load.texts import load_text_tokenizer, seeded
@@ -116,8 +114,6 @@ def _of_source(request: BenchRequest, target: Target, number: int) -> BenchLoad:
             return _conversations(request, shape, target, number)
         case Trace() as trace:
             return replay(request, trace, target, number)
-        case PrefixReplay() as prefixes:
-            return prefix_load(request, prefixes, target, number)
     if target.dataset is not None:
         return _rows(request, target, target.dataset, number)
     lengths = Independent(
