@@ -1,28 +1,19 @@
-"""The highest load that keeps an objective, and the knee of throughput over load."""
+"""The highest load that keeps an objective."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.records.load import RequestEvent
 from whet.core.records.objective import (
     Answer,
-    Knee,
     LoadMeasurement,
     ObjectiveVerdict,
     Saturation,
-    SearchObjective,
     StopReason,
 )
-from whet.metrics.objective import judge, judge_attainment
-
-MIN_BEND: Final = 0.1
-"""A curve that leaves its chord by less than a tenth of its range has no knee worth a name."""
 
 Measure = Callable[[float, int], ObjectiveVerdict]
 """From a level and an effort (1, 2, …: each with more requests) to what the objective answers."""
@@ -35,9 +26,7 @@ class SearchPlan:
     Levels are requests per second, or requests in flight where ``integer``. ``tolerance`` is the
     bracket's width relative to its lower end; ``budget`` counts measurements, repetitions
     included; ``max_effort`` is how often a level is measured before undecided counts as missed.
-    Once the bracket is closed, ``look_past`` levels, each double the last, are measured beyond the
-    highest one, budget allowing: whether the first miss was a slip shows only there. Raises
-    ``UsageError``.
+    Raises ``UsageError``.
     """
 
     start: float
@@ -47,7 +36,6 @@ class SearchPlan:
     tolerance: float = 0.1
     budget: int = 20
     max_effort: int = 3
-    look_past: int = 1
 
     def __post_init__(self) -> None:
         levels = (self.lowest, self.start, self.limit)
@@ -63,13 +51,6 @@ class SearchPlan:
             )
 
 
-def judge_search(objective: SearchObjective, events: Sequence[RequestEvent]) -> ObjectiveVerdict:
-    """What the events of one measurement answer. ``UsageError`` for a share that cannot be."""
-    if objective.bounds is not None:
-        return judge_attainment(events, objective.bounds, share=objective.share)
-    return judge(events, objective.constraints)
-
-
 def find_saturation(measure: Measure, plan: SearchPlan) -> Saturation:
     """Double from the start until missed (halve until met), then bisect the bracket.
 
@@ -79,39 +60,13 @@ def find_saturation(measure: Measure, plan: SearchPlan) -> Saturation:
     """
     search = _Search(measure=measure, plan=plan)
     stopped = search.run()
-    missed = search.lowest_missed()
     return Saturation(
         highest_met=search.highest_met(),
-        lowest_missed=missed,
+        lowest_missed=search.lowest_missed(),
         stopped=stopped,
         measurements=tuple(search.measurements),
         undecided_levels=tuple(sorted(search.undecided)),
-        met_above_missed=tuple(
-            level
-            for level, met in sorted(search.settled.items())
-            if met and missed is not None and level > missed
-        ),
     )
-
-
-def find_knee(points: Sequence[tuple[float, float]]) -> Knee | None:
-    """The knee of throughput over load by Kneedle (Satopaa et al. 2011), for a concave rise.
-
-    ``points`` are (level, throughput), finite, each level once, in any order. Both axes are scaled
-    to 0…1; the knee is the inner point that is farthest above the diagonal. None for fewer than
-    three levels, a curve whose range is under ``MIN_BEND`` of its top (flat), and one that is never
-    ``MIN_BEND`` above the diagonal (straight, or bent upwards) or only falls.
-    """
-    ordered = sorted(points)
-    levels, rates = [level for level, _ in ordered], [rate for _, rate in ordered]
-    if len(ordered) < 3 or max(rates) - min(rates) <= MIN_BEND * max(rates):
-        return None
-    width, height = levels[-1] - levels[0], max(rates) - min(rates)
-    bends = [(rate - min(rates)) / height - (level - levels[0]) / width for level, rate in ordered]
-    knee = bends.index(max(bends))
-    if knee in (0, len(bends) - 1) or bends[knee] < MIN_BEND or rates[knee] <= rates[0]:
-        return None
-    return Knee(level=levels[knee], throughput=rates[knee], bend=bends[knee])
 
 
 class _BudgetSpent(Exception):
@@ -129,21 +84,16 @@ class _Search:
     undecided: set[float] = field(default_factory=set)
 
     def run(self) -> StopReason:
-        """Double, halve, bisect; then measure past the miss, as far as the budget allows."""
+        """Double, halve, bisect."""
         try:
-            stopped = self._close()
+            return self._close()
         except _BudgetSpent:
             return "budget"
-        if self.lowest_missed() is not None:
-            with suppress(_BudgetSpent):
-                for _ in range(self.plan.look_past):
-                    self._met(self._doubled(max(self.settled)))
-        return stopped
 
     def _close(self) -> StopReason:
         level = self._whole(self.plan.start)
         while self._met(level) and level < self.plan.limit:
-            level = self._doubled(level)
+            level = self._whole(min(2 * level, self.plan.limit))
         if self.lowest_missed() is None:
             return "never missed"
         while self.highest_met() is None and level > self.plan.lowest:
@@ -154,9 +104,6 @@ class _Search:
         while (middle := self._middle()) is not None:
             self._met(middle)
         return "found"
-
-    def _doubled(self, level: float) -> float:
-        return self._whole(min(2 * level, self.plan.limit))
 
     def highest_met(self) -> float | None:
         """The highest met level below every missed one."""
