@@ -16,7 +16,7 @@ from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.load.lengths import LONGEST
 from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
-from whet.load.plan import Draw, PlannedLoad, Workload, describe_requests, plan_found
+from whet.load.plan import Draw, PlannedLoad, Workload, describe_requests, plan_requests
 from whet.load.texts import TextTokenizer, seeded
 from whet.requests import (
     LeftOut,
@@ -100,7 +100,7 @@ def build_dataset(rows: Sequence[DatasetRow], *, draw: Draw, warmup: int, seed: 
     rng = seeded(f"dataset/{seed}/{draw.load}/{draw.trial}")
     chosen = [rows[i] for i in rng.permutation(len(rows))[: draw.requests + warmup]]
     prompts, outputs = [row.prompt_token_ids for row in chosen], [r.output_tokens for r in chosen]
-    planned = plan_found(prompts, outputs, block_size=draw.block_size)
+    planned = plan_requests(prompts, outputs, block_size=draw.block_size)
     calls = tuple(logged_call(row.request, row.output_tokens) for row in chosen)
     timed = planned[: draw.requests]
     facts = describe_requests(timed, block_size=draw.block_size, seed=seed)

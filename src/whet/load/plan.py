@@ -129,7 +129,7 @@ def describe_requests(
     )
 
 
-def plan_found(
+def plan_requests(
     prompts: Sequence[TokenIds], outputs: Sequence[int], *, block_size: int
 ) -> tuple[PlannedRequest, ...]:
     """Requests of known prompts; those that share their first block have one ``prefix_id``."""
@@ -154,7 +154,7 @@ def cold_workload(
     prompts: Sequence[TokenIds], outputs: Sequence[int], *, block_size: int, seed: int
 ) -> Workload:
     """A workload whose expected hit rate is that of an empty cache, in this order."""
-    requests = plan_found(prompts, outputs, block_size=block_size)
+    requests = plan_requests(prompts, outputs, block_size=block_size)
     facts = describe_requests(requests, block_size=block_size, seed=seed)
     cold = ideal_hit_rate(prompts, block_size=block_size)
     return Workload(requests=requests, facts=replace(facts, expected_hit_rate=cold))

@@ -43,7 +43,7 @@ class SearchOptions:
     """The search for the highest load that meets an objective."""
 
     find_max: Literal["rate", "concurrency"] | None = None
-    """Find the highest rate or concurrency that meets --slo or --goodput, from the given one."""
+    """Search, from the given rate or concurrency up, for the highest that meets the objective."""
     find_budget: PositiveInt = 20
     """Maximum number of measurements."""
     find_seconds: _Seconds = 20.0

@@ -159,13 +159,13 @@ def search_chart(result: SearchResult) -> Chart | None:
 
 
 def _table(result: SearchResult) -> Table:
-    asked = result.saturation.measurements[0].outcome.judgements
+    first = result.saturation.measurements[0].outcome
     columns = [
         Column(name="load", unit=result.unit, figure=True),
         Column(name="requests", figure=True, drop=4),
         Column(name="failed", figure=True, drop=1),
         *map(metric_column, _FIGURES),
-        *figure_columns(*(item.asked for item in asked)),
+        *figure_columns(*(item.asked for item in first.judgements)),
         Column(name="answer"),
     ]
     pairs = zip(result.saturation.measurements, result.trials, strict=True)
