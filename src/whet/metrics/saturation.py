@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from whet.core.errors import UsageError
 from whet.core.records.objective import (
-    Answer,
     LoadMeasurement,
     ObjectiveVerdict,
     Saturation,
@@ -58,14 +57,37 @@ def find_saturation(measure: Measure, plan: SearchPlan) -> Saturation:
     The highest met level is one below every missed one, so a slip makes the answer cautious, never
     bold. What ``measure`` raises passes through.
     """
-    search = _Search(measure=measure, plan=plan)
-    stopped = search.run()
+    measurements: list[LoadMeasurement] = []
+    settled: dict[float, bool] = {}
+    undecided: set[float] = set()
+
+    def met(level: float) -> bool:
+        """Whether a level is met, measured with growing effort until it is decided."""
+        if level in settled:
+            return settled[level]
+        for effort in range(1, plan.max_effort + 1):
+            if len(measurements) == plan.budget:
+                raise _BudgetSpent
+            outcome = measure(level, effort)
+            measurements.append(LoadMeasurement(level=level, effort=effort, outcome=outcome))
+            if outcome.verdict != "undecided":
+                break
+        else:
+            undecided.add(level)
+        settled[level] = outcome.verdict == "met"
+        return settled[level]
+
+    try:
+        stopped = _close(plan, met, settled)
+    except _BudgetSpent:
+        stopped = "budget"
+    highest_met, lowest_missed = _bracket(settled)
     return Saturation(
-        highest_met=search.highest_met(),
-        lowest_missed=search.lowest_missed(),
+        highest_met=highest_met,
+        lowest_missed=lowest_missed,
         stopped=stopped,
-        measurements=tuple(search.measurements),
-        undecided_levels=tuple(sorted(search.undecided)),
+        measurements=tuple(measurements),
+        undecided_levels=tuple(sorted(undecided)),
     )
 
 
@@ -73,72 +95,31 @@ class _BudgetSpent(Exception):
     """The next measurement would exceed the budget."""
 
 
-@dataclass(kw_only=True, slots=True)
-class _Search:
-    """One run of a search: its measurements, and whether each settled level was met."""
+def _close(
+    plan: SearchPlan, met: Callable[[float], bool], settled: Mapping[float, bool]
+) -> StopReason:
+    """Double, halve, bisect until the bracket is narrow enough."""
+    whole: Callable[[float], float] = int if plan.integer else float
+    level = whole(plan.start)
+    while met(level) and level < plan.limit:
+        level = whole(min(2 * level, plan.limit))
+    if _bracket(settled)[1] is None:
+        return "never missed"
+    while _bracket(settled)[0] is None and level > plan.lowest:
+        level = whole(max(level / 2, plan.lowest))
+        met(level)
+    low, high = _bracket(settled)
+    while low is not None and high is not None and high - low > plan.tolerance * low:
+        middle = whole((low + high) / 2)
+        if not low < middle < high:
+            break
+        met(middle)
+        low, high = _bracket(settled)
+    return "never met" if low is None else "found"
 
-    measure: Measure
-    plan: SearchPlan
-    measurements: list[LoadMeasurement] = field(default_factory=list)
-    settled: dict[float, bool] = field(default_factory=dict)
-    undecided: set[float] = field(default_factory=set)
 
-    def run(self) -> StopReason:
-        """Double, halve, bisect."""
-        try:
-            return self._close()
-        except _BudgetSpent:
-            return "budget"
-
-    def _close(self) -> StopReason:
-        level = self._whole(self.plan.start)
-        while self._met(level) and level < self.plan.limit:
-            level = self._whole(min(2 * level, self.plan.limit))
-        if self.lowest_missed() is None:
-            return "never missed"
-        while self.highest_met() is None and level > self.plan.lowest:
-            level = self._whole(max(level / 2, self.plan.lowest))
-            self._met(level)
-        if self.highest_met() is None:
-            return "never met"
-        while (middle := self._middle()) is not None:
-            self._met(middle)
-        return "found"
-
-    def highest_met(self) -> float | None:
-        """The highest met level below every missed one."""
-        missed = self.lowest_missed()
-        levels = [level for level, met in self.settled.items() if met]
-        return max((level for level in levels if missed is None or level < missed), default=None)
-
-    def lowest_missed(self) -> float | None:
-        return min((level for level, met in self.settled.items() if not met), default=None)
-
-    def _middle(self) -> float | None:
-        """Return the next level to measure; None once the bracket is narrow enough."""
-        low, high = self.highest_met(), self.lowest_missed()
-        if low is None or high is None or high - low <= self.plan.tolerance * low:
-            return None
-        middle = self._whole((low + high) / 2)
-        return middle if low < middle < high else None
-
-    def _whole(self, level: float) -> float:
-        return int(level) if self.plan.integer else level
-
-    def _met(self, level: float) -> bool:
-        """Whether a level is met, measured with growing effort until it is decided."""
-        if level in self.settled:
-            return self.settled[level]
-        answer: Answer = "undecided"
-        for effort in range(1, self.plan.max_effort + 1):
-            if len(self.measurements) == self.plan.budget:
-                raise _BudgetSpent
-            outcome = self.measure(level, effort)
-            self.measurements.append(LoadMeasurement(level=level, effort=effort, outcome=outcome))
-            answer = outcome.verdict
-            if answer != "undecided":
-                break
-        else:
-            self.undecided.add(level)
-        self.settled[level] = answer == "met"
-        return self.settled[level]
+def _bracket(settled: Mapping[float, bool]) -> tuple[float | None, float | None]:
+    """The highest met level below every missed one, and the lowest missed one."""
+    missed = min((level for level, met in settled.items() if not met), default=math.inf)
+    held = max((level for level, met in settled.items() if met and level < missed), default=None)
+    return held, missed if missed < math.inf else None

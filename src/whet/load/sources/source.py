@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from whet.client import HttpError, get_text
-from whet.client.counters import info_label
+from whet.client.counters import info_labels
 from whet.core.counters import CACHE_CONFIG
 from whet.core.errors import EngineLostError, UsageError
 from whet.core.protocols import Observer
@@ -72,7 +72,7 @@ def read_block_size(request: BenchRequest, observer: Observer) -> int:
     except EngineLostError as error:
         observer.warn(f"no prefix hit rate and no acceptance length: {error}")
         text = ""
-    stated = info_label(text, CACHE_CONFIG, "block_size")
+    stated = info_labels(text, CACHE_CONFIG).get("block_size")
     if stated is None or re.fullmatch("[1-9][0-9]{0,6}", stated) is None:
         observer.note(
             f"KV blocks of {ASSUMED_BLOCK_SIZE} tokens are assumed for the prefix hit rate: the "
