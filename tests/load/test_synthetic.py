@@ -19,9 +19,9 @@ from whet.core.load import Load
 from whet.demo import pair_paths
 from whet.load import Draw
 from whet.load.lengths import (
-    Independent,
     Lengths,
     fixed,
+    independent,
 )
 from whet.load.plan import PlannedLoad
 from whet.load.sharing import ideal_hit_rate
@@ -43,7 +43,7 @@ DRAW = Draw(requests=20, load=Load.at(4), trial=0, block_size=16)
 def shape(
     *, unique: int = 30, output: int = 8, prefixes: SharedPrefixes | None = None, seed: int = 0
 ) -> SyntheticShape:
-    lengths = Independent(input=fixed(unique), output=fixed(output))
+    lengths = independent(fixed(unique), fixed(output))
     return SyntheticShape(lengths=lengths, prefixes=prefixes, seed=seed)
 
 
@@ -230,7 +230,7 @@ def test_no_two_requests_share_more_than_their_prefix(
     count: int, tokens: int, share: float, exponent: float, requests: int
 ) -> None:
     prefixes = SharedPrefixes(count=count, tokens=tokens, share=share, zipf_exponent=exponent)
-    lengths = Independent(input=Lengths(low=1, high=40), output=fixed(1))
+    lengths = independent(Lengths(low=1, high=40), fixed(1))
     load = build_synthetic(
         SyntheticShape(lengths=lengths, prefixes=prefixes),
         VOCABULARY[:120],

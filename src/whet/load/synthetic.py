@@ -19,7 +19,7 @@ from whet.checkpoint.tokenizer import read_vocabulary
 from whet.client import CompletionCall
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.records.load import PlannedRequest
-from whet.load.lengths import LengthPairs
+from whet.load.lengths import DrawPairs
 from whet.load.plan import (
     TEMPERATURE,
     Draw,
@@ -67,7 +67,7 @@ class SharedPrefixes:
 class SyntheticShape:
     """What to draw. ``lengths`` gives the unique part (after any prefix) and the output."""
 
-    lengths: LengthPairs
+    lengths: DrawPairs
     prefixes: SharedPrefixes | None = None
     seed: int = 0
 
@@ -318,10 +318,10 @@ def _kinds(
 
 
 def _write_all(
-    lengths: LengthPairs, writer: _Writer, kinds: Sequence[int | None], rng: np.random.Generator
+    lengths: DrawPairs, writer: _Writer, kinds: Sequence[int | None], rng: np.random.Generator
 ) -> list[tuple[_Prompt, int]]:
     """Prompts with their output lengths; heads are dealt out once before any comes again."""
-    pairs = lengths.draw_pairs(rng, len(kinds)).tolist()
+    pairs = lengths(rng, len(kinds)).tolist()
     heads = rng.permutation(writer.heads)
     return [
         (writer.write(kind, unique, head=int(heads[i % len(heads)]), rng=rng), output)

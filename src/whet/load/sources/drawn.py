@@ -10,7 +10,7 @@ import psutil
 from whet.core.errors import UsageError
 from whet.core.load import Load
 from whet.core.units import GB
-from whet.load.lengths import LengthPairs
+from whet.load.lengths import DrawPairs
 from whet.load.plan import Draw, PlannedLoad
 from whet.load.sources.request import BenchRequest, Target
 from whet.load.synthetic import (
@@ -47,7 +47,7 @@ def draw_of(request: BenchRequest, target: Target, number: int) -> Draw:
 
 
 def write_synthetic(
-    request: BenchRequest, lengths: LengthPairs, target: Target, number: int
+    request: BenchRequest, lengths: DrawPairs, target: Target, number: int
 ) -> PlannedLoad:
     """Prompts of these lengths in the request's form, and its warm-up after them.
 
@@ -55,7 +55,7 @@ def write_synthetic(
     """
     prefixes, rng = request.prefixes, seeded(f"memory/{request.load.seed}/{number}")
     shared = 0.0 if prefixes is None else prefixes.share * prefixes.tokens
-    unique = int(lengths.draw_pairs(rng, request.requests)[:, 0].sum())
+    unique = int(lengths(rng, request.requests)[:, 0].sum())
     require_memory(unique + round(request.requests * shared))
     draw = draw_of(request, target, number)
     shape = SyntheticShape(lengths=lengths, prefixes=prefixes, seed=request.load.seed)
@@ -68,7 +68,7 @@ def write_synthetic(
 
 
 def warmed(
-    load: PlannedLoad, request: BenchRequest, lengths: LengthPairs, target: Target, number: int
+    load: PlannedLoad, request: BenchRequest, lengths: DrawPairs, target: Target, number: int
 ) -> PlannedLoad:
     """``load`` after a warm-up of synthetic prompts, which share nothing with it."""
     warm = write_synthetic(replace(request, requests=1), lengths, target, number)

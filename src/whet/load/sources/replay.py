@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.protocols import Observer
 from whet.core.units import ns_to_s
-from whet.load.lengths import LONGEST, Counts
+from whet.load.lengths import LONGEST, in_order
 from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
 from whet.load.plan import PlannedLoad, cold_workload
 from whet.load.sources.drawn import require_memory, warmed, write_synthetic
@@ -98,23 +98,11 @@ def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> 
     require_memory(sum(row.input_tokens or 0 for row in rows))
     if holds_prompts(trace):
         return _logged(request, trace, target, number)
-    lengths = _InOrder(pairs=_pairs(trace, rows))
+    lengths = in_order(_pairs(trace, rows))
     if holds_hashes(trace):
         load = _hashed(request, trace, rows, target, number)
         return warmed(load, request, lengths, target, number)
     return write_synthetic(request, lengths, target, number)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _InOrder:
-    """Lengths one after another, from the first again where more are asked for than there are."""
-
-    pairs: tuple[tuple[int, int], ...]
-
-    def draw_pairs(self, rng: np.random.Generator, count: int) -> Counts:
-        """Nothing is left to chance."""
-        table = np.asarray(self.pairs, dtype=np.int64)
-        return np.take(table, np.arange(count), axis=0, mode="wrap")
 
 
 def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...]:
@@ -190,7 +178,7 @@ def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) ->
     load = PlannedLoad(workload=workload, calls=tuple(map(logged_call, requests, outputs)))
     alike = tuple((max(_WARM_TOKENS, len(ids)), n) for ids, n in zip(prompts, outputs, strict=True))
     request = replace(request, form=_form(requests[0]))
-    return warmed(load, request, _InOrder(pairs=alike), target, number)
+    return warmed(load, request, in_order(alike), target, number)
 
 
 def _with_length(row: TraceRow, tokenizer: TextTokenizer) -> TraceRow:

@@ -14,7 +14,7 @@ from whet.core.errors import EngineLostError, UsageError
 from whet.core.protocols import Observer
 from whet.load.arrivals import arrival_offsets_ns
 from whet.load.dataset import Dataset, build_dataset, read_dataset
-from whet.load.lengths import Independent
+from whet.load.lengths import independent
 from whet.load.plan import PlannedLoad
 from whet.load.sources.drawn import draw_of, write_synthetic
 from whet.load.sources.replay import replay
@@ -107,9 +107,7 @@ def _of_source(request: BenchRequest, target: Target, number: int) -> PlannedLoa
         return replay(request, request.source, target, number)
     if target.dataset is not None:
         return _rows(request, target, target.dataset, number)
-    lengths = Independent(
-        input=request.inputs or INPUT_LENGTHS, output=request.outputs or OUTPUT_LENGTHS
-    )
+    lengths = independent(request.inputs or INPUT_LENGTHS, request.outputs or OUTPUT_LENGTHS)
     return write_synthetic(request, lengths, target, number)
 
 
