@@ -118,6 +118,7 @@ def test_bench_takes_the_flags_of_vllm_bench_serve(
         (("--header", "X-Team"), "--header takes KEY=VALUE"),
         (("--extra-body", "{"), "--extra-body is not valid JSON"),
         (("--extra-body", "[1]"), "--extra-body must be a JSON object"),
+        (("--conversations", "2"), "replay a log of chats with --trace"),
         (("--port", "1"), "--port is not supported: give the server's URL"),
         (("--form", "text", "--backend", "openai-chat"), "name different endpoints"),
         (("--osl",), "requires an argument"),

@@ -114,6 +114,7 @@ class BenchOptions:
 REFUSED: Final = {
     "--append-result": "each run has a file of its own; choose it with --result-filename",
     "--chat-template-kwargs": "send them with --extra-body '{\"chat_template_kwargs\": …}'",
+    "--conversations": "replay a log of chats with --trace",
     "--enable-multimodal-chat": "whet sends text only",
     "--hf-name": "download the dataset and give it with --dataset-path",
     "--hf-output-len": "download the dataset and give it with --dataset-path",
@@ -140,6 +141,7 @@ REFUSED: Final = {
     "--skip-tokenizer-init": "lengths are counted with the model's own tokenizer",
     "--tokenizer-mode": "the tokenizer is read from tokenizer.json",
     "--trust-remote-code": "whet runs no code of a checkpoint",
+    "--until": "repeat the run with --num-runs",
     "--use-beam-search": "beam search is not streamed",
 }
-"""Options of ``vllm bench serve`` that whet does not have, and what to do instead."""
+"""Options of ``vllm bench serve``, and two former ones, that whet does not have; the successor."""
