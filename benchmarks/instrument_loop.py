@@ -20,8 +20,7 @@ from benchmarks.instrument_truth import percentile, reset, tpot_ms, truth, ttft_
 from whet.client import StreamClient, read_event, run_async
 from whet.core.records.load import PlannedRequest, RequestEvent
 from whet.core.units import NS_PER_MS
-from whet.load.closed import ClosedLoop, encode_all
-from whet.load.open import OpenLoop
+from whet.load.loops import ClosedLoop, OpenLoop, encode_all
 from whet.load.quiet import quiet_interpreter
 from whet.metrics import request_figures
 

@@ -1,10 +1,9 @@
-"""``whet bench`` with datasets, traces and conversations, against a scripted server."""
+"""``whet bench`` with datasets and traces, against a scripted server."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,8 @@ import pytest
 
 from tests.cli.stage import Whet
 from tests.scripted_server import scripted_server
-from whet.core.errors import MeasurementError, UsageError
+from whet.core.errors import UsageError
 from whet.demo import pair_paths
-from whet.requests.prefix_trace_file import (
-    PrefixRequest,
-    PrefixTraceFacts,
-    header_line,
-    request_line,
-)
 
 USAGE = UsageError.exit_code
 SMALL = ("--tokenizer", pair_paths()[0], "--num-warmups", 2)
@@ -155,73 +148,6 @@ def test_a_log_is_sent_as_it_was(whet: Whet, tmp_path: Path) -> None:
     assert [body["max_tokens"] for body in sent] == [3, 4, 6]
 
 
-def test_conversations_grow_turn_by_turn(whet: Whet, tmp_path: Path) -> None:
-    with scripted_server(ttft_s=0.05) as server:
-        said = whet(
-            "bench", server.url, *SMALL, "--conversations", 3, "--turns", 2, "--input-len", 48,
-            "--turn-len", 8, "--output-len", 4, "--concurrency", 2, "--think-s", 0.01, *SAVE,
-        )  # fmt: skip
-        chats = [body["messages"] for body in server.requests[2:]]
-    assert said.code == 0, said.err
-    assert "3 conversations, run 1\n" in said.out
-    assert sorted(len(chat) for chat in chats) == [1, 1, 1, 3, 3, 3]
-    firsts = [chat for chat in chats if len(chat) == 1]
-    assert all(chat[:1] in firsts for chat in chats)
-    told = saved(tmp_path)
-    assert (told["completed"], told["run_info"]["loop"]) == (6, "conversations")
-    assert told["max_concurrent_requests"] <= 2
-
-
-def test_turns_after_a_failed_answer_are_told(whet: Whet) -> None:
-    with scripted_server(status=503) as server:
-        words = (*SMALL, "--conversations", 2, "--turns", 3, "--input-len", 48, "--output-len", 4)
-        said = whet("bench", server.url, *words)
-    assert "http_503" in said.sentence(MeasurementError.exit_code)
-    assert "4 turns were never sent" in said.out
-
-
-def prefix_trace(path: Path, *requests: PrefixRequest) -> Path:
-    facts = PrefixTraceFacts(
-        granularity=1,
-        requests=len(requests),
-        prompt_tokens=sum(one.length for one in requests),
-        shared_tokens=sum(one.shared for one in requests),
-    )
-    lines = [header_line(facts), *map(request_line, requests)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-ROOT = PrefixRequest(length=48, output_tokens=2, at_ns=0)
-BRANCH = PrefixRequest(length=64, parent=0, shared=40, output_tokens=3, at_ns=30_000_000)
-
-
-def test_a_prefix_trace_is_played_at_its_times(whet: Whet, tmp_path: Path) -> None:
-    file = prefix_trace(tmp_path / "traffic.jsonl", ROOT, BRANCH, replace(ROOT, at_ns=60_000_000))
-    with scripted_server(ttft_s=0.05) as server:
-        words = (*SMALL, "--trace", file, "--trace-duration", 0.05)
-        said = whet("bench", server.url, *words, *SAVE)
-        first, second = [body["prompt"] for body in server.requests[2:]]
-    assert said.code == 0, said.err
-    assert (len(first), len(second), shared(first, second)) == (48, 64, 40)
-    assert f"2 requests in order, built for a prefix hit rate of {32 / 112:.1%}" in said.out
-    starts = saved(tmp_path)["start_times"]
-    assert starts[1] - starts[0] == pytest.approx(0.03, abs=0.02)
-
-
-def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Path) -> None:
-    untimed = [replace(one, at_ns=None, output_tokens=None) for one in (ROOT, BRANCH)]
-    file = prefix_trace(tmp_path / "traffic.jsonl", *untimed)
-    words = (*SMALL, "--trace", file, "--output-len", 2)
-    with scripted_server(ttft_s=0.05) as server:
-        said = whet("bench", server.url, *words, *SAVE)
-        lengths = [len(body["prompt"]) for body in server.requests[2:]]
-    assert said.code == 0, said.err
-    assert lengths == [48, 64]
-    told = saved(tmp_path)
-    assert (told["run_info"]["loop"], told["max_concurrent_requests"]) == ("closed", 1)
-
-
 # Bad input
 
 
@@ -229,12 +155,10 @@ def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Pat
     ("words", "told"),
     [
         (("--dataset-path", "a", "--trace", "b"), "are different traffic"),
-        (("--trace", "a", "--conversations", 2), "are different traffic"),
         (("--trace", "a", "--request-rate", 2), "--request-rate does not go with --trace"),
         (("--trace", "a", "--static-batches"), "--static-batches does not go with --trace"),
         (("--trace", "a", "--input-len", 5), "--input-len does not go with --trace"),
         (("--trace", "a", "--burstiness", 2), "--burstiness needs --request-rate"),
-        (("--trace", "a", "--turns", 2), "--turns does not go with --trace"),
         (("--trace", "azure.csv", "--trace-speed", 0), "--trace-speed 0"),
         (("--trace", "azure.csv", "--trace-duration", 0), "duration in seconds is 0"),
         (("--trace", "missing.csv"), "there is no log missing.csv"),
@@ -245,13 +169,6 @@ def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Pat
         (("--trace", "mooncake.jsonl", "--form", "text"), "leave out --form"),
         (("--trace-speed", 2), "--trace-speed needs --trace"),
         (("--trace-duration", 2), "--trace-duration needs --trace"),
-        (("--turns", 2), "--turns needs --conversations"),
-        (("--think-s", 2), "--think-s needs --conversations"),
-        (("--conversations", 2, "--num-prompts", 5), "--num-prompts does not go with"),
-        (("--conversations", 2, "--request-rate", 5), "--request-rate does not go with"),
-        (("--conversations", 2, "--turns", "0"), "turns"),
-        (("--conversations", 2, "--think-s", -1), "--think-s takes a number from 0"),
-        (("--conversations", 2, "--think-s", "nan"), "--think-s takes a number from 0"),
         (("--dataset-path", "a", "--prefixes", 2), "--prefixes does not go with --dataset-path"),
         (("--dataset-path", "a", "--form", "chat"), "--form does not go with --dataset-path"),
         (("--dataset-path", "missing.jsonl"), "there is no log missing.jsonl"),
@@ -260,16 +177,8 @@ def test_a_prefix_trace_without_times_is_sent_in_order(whet: Whet, tmp_path: Pat
         (("--dataset-name", "sonnet"), 'Choose from: "random", "sharegpt", "custom"'),
         (("--dataset-name", "sharegpt"), "give --dataset-path"),
         (("--dataset-name", "random", "--dataset-path", "a"), "leave out --dataset-path"),
-        (("--trace", "prefix.jsonl", "--form", "text"), "exact in token ids alone"),
-        (("--trace", "prefix.jsonl", "--output-len", 5), "leave out --output-len"),
-        (("--trace", "prefix.jsonl", "--trace-duration", 0), "duration in seconds is 0"),
-        (("--trace", "still.jsonl", "--trace-speed", 2), "no times to play; leave out --trace-s"),
-        (("--trace", "still.jsonl", "--trace-duration", 2), "leave out --trace-duration"),
-        (("--trace", "still.jsonl"), "do not say how long their answer was; give --output-len"),
-        (("--trace", "torn.jsonl"), "holds 1 of the 2 requests"),
         (("--random-range-ratio", 1), "--random-range-ratio 1: give 0 or more, below 1"),
         (("--trace", "azure.csv", "--prefix-len", 5), "--prefix-len does not go with --trace"),
-        (("--request-rate", 2, "--ramp-s", 5), "--ramp-s needs --ramp-up-end-rps"),
         (("--request-rate", 2, "--constant", "--burstiness", 2), "--burstiness does not go"),
     ],
 )
@@ -283,10 +192,6 @@ def test_flags_that_do_not_go_together(
     asked = {"messages": [{"role": "user", "content": content}], "max_tokens": 2}
     lines(tmp_path / "untimed.jsonl", [asked])
     lines(tmp_path / "timed.jsonl", [asked | {"timestamp": 1}])
-    prefix_trace(tmp_path / "prefix.jsonl", ROOT, BRANCH)
-    prefix_trace(tmp_path / "still.jsonl", replace(ROOT, at_ns=None, output_tokens=None))
-    whole = prefix_trace(tmp_path / "torn.jsonl", ROOT, BRANCH)
-    whole.write_text(whole.read_text().rsplit("\n", 2)[0] + "\n")
     with scripted_server() as server:
         assert told in whet("bench", server.url, *SMALL, *words).sentence(USAGE)
         assert server.requests == []
@@ -310,14 +215,13 @@ CHATS = [
         ("--form", "chat", "--input-len", 20),
         ("--dataset-path", "chats.jsonl"),
         ("--trace", "chats.jsonl"),
-        ("--conversations", 2, "--turns", 2, "--input-len", 30),
     ],
 )
 def test_a_strict_server_is_sent_the_fields_of_openai_alone(
     whet: Whet, tmp_path: Path, words: tuple[object, ...]
 ) -> None:
     lines(tmp_path / "chats.jsonl", CHATS)
-    count = () if {"--trace", "--conversations"} & set(words) else ("--num-prompts", 4)
+    count = () if "--trace" in words else ("--num-prompts", 4)
     plain = ("--no-ignore-eos", "--extra-body", '{"stream_options": null}')
     with scripted_server(ttft_s=0.01) as server:
         said = whet("bench", server.url, *SMALL, *words, *count, *plain)

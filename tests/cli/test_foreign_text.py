@@ -105,7 +105,7 @@ def test_notes_of_a_result_hold_no_key(whet: Whet, tmp_path: Path) -> None:
     with scripted_server(ttft_s=0.001, gap_s=0.001) as server:
         said = whet(
             "bench", server.url, *words, "--save-result", "-o", "out", *notes,
-            "--metadata", "max_tokens=128", "--label", f"with {key}",
+            "--metadata", "max_tokens=128", "--metadata", f"label=with {key}",
         )  # fmt: skip
     assert said.code == 0, said.err
     text = (tmp_path / "out" / "bench.json").read_text()

@@ -29,8 +29,8 @@ WORDS = {
 SIGNED = {"--top-k", "--frequency-penalty", "--presence-penalty"}
 ENDLESS = {"--request-rate"}
 ABOVE_ZERO = {
-    "--burstiness", "--concurrency", "--max-model-len", "--max-runs", "--num-prompts", "--rate",
-    "--timeout-s", "--until", "--period", "--max-regression", "--workers", "--periods",
+    "--burstiness", "--concurrency", "--max-model-len", "--num-prompts", "--rate",
+    "--timeout-s", "--period", "--max-regression", "--workers", "--periods",
 }  # fmt: skip
 
 

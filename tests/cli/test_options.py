@@ -99,7 +99,7 @@ def test_bench_takes_the_flags_of_vllm_bench_serve(
         said = whet(
             "bench", "--base-url", server.url, "--backend", "vllm", *SMALL, "--temperature", 0.7,
             "--top-p", 0.9, "--no-ignore-eos", "--extra-body", '{"min_tokens": 2}', "--header",
-            "X-Team=search", "--label", "try", "--metadata", "gpu=L4", "--json",
+            "X-Team=search", "--metadata", "label=try", "--metadata", "gpu=L4", "--json",
         )  # fmt: skip
         body, headers = server.requests[-1], server.headers
     assert said.code == 0, said.err
@@ -118,7 +118,8 @@ def test_bench_takes_the_flags_of_vllm_bench_serve(
         (("--header", "X-Team"), "--header takes KEY=VALUE"),
         (("--extra-body", "{"), "--extra-body is not valid JSON"),
         (("--extra-body", "[1]"), "--extra-body must be a JSON object"),
-        (("--base-url", "http://127.0.0.1:1"), "give the server's address once"),
+        (("--conversations", "2"), "replay a log of chats with --trace"),
+        (("--port", "1"), "--port is not supported: give the server's URL"),
         (("--form", "text", "--backend", "openai-chat"), "name different endpoints"),
         (("--osl",), "requires an argument"),
         (("--num-promts", "3"), "Did you mean --num-prompts?"),

@@ -13,7 +13,7 @@ from tests.cli.stage import Whet
 from tests.prompts.planted import planted_log
 from whet.core.errors import CheckpointError, UsageError
 from whet.demo import pair_paths
-from whet.requests.prefix_trace_file import read_prefix_trace
+from whet.requests.trace import read_trace
 
 USAGE = UsageError.exit_code
 MODEL = ("--model", pair_paths()[0])
@@ -34,7 +34,8 @@ def chat(text: str, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def log(whet: Whet) -> Path:
     """A log with three planted causes."""
-    return lines("log.jsonl", planted_log(COUNTS, clean=20, tools=False))
+    planted = planted_log(COUNTS, clean=20, tools=False)
+    return lines("log.jsonl", [{"max_tokens": 8, "timestamp": 1e9, **row} for row in planted])
 
 
 def test_the_report_and_the_files_are_written(whet: Whet, log: Path) -> None:
@@ -47,9 +48,11 @@ def test_the_report_and_the_files_are_written(whet: Whet, log: Path) -> None:
     assert {each["kind"]: each["requests"] for each in analysis["causes"]} == COUNTS
     assert analysis["fixes"]
     assert {path.name for path in Path("prompts").iterdir()} == {"prompts.html", "prompts.json"}
-    trace = read_prefix_trace(Path("w.jsonl"))
-    assert trace.facts.requests == 32
-    assert trace.hits(16).hit_tokens == analysis["hits"]["hit_tokens"]
+    rows, earlier, hits = read_trace(Path("w.jsonl")).rows, set[int](), 0
+    for row in rows:
+        hits += 16 * len(earlier.intersection(row.prefix_ids))
+        earlier.update(row.prefix_ids)
+    assert (len(rows), hits) == (32, analysis["hits"]["hit_tokens"])
     assert "Alice" not in Path("w.jsonl").read_text()
 
     again = whet("prompts", "fixed.jsonl", *MODEL, "-o", "again", "--cache-tokens", 4096)

@@ -28,7 +28,7 @@ from whet.client import (
     post_many,
     scrape,
 )
-from whet.client.counters import info_label, parse_buckets
+from whet.client.counters import info_labels, parse_buckets
 from whet.core.errors import EngineLostError, UsageError
 
 
@@ -101,7 +101,7 @@ vllm:half_info{other="2"} 1
 
 
 def test_a_fact_that_all_samples_of_an_info_metric_state() -> None:
-    assert info_label(INFO, "vllm:cache_config_info", "block_size") == "32"
+    assert info_labels(INFO, "vllm:cache_config_info")["block_size"] == "32"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_fact_that_all_samples_of_an_info_metric_state() -> None:
     ],
 )
 def test_a_fact_that_is_absent_or_told_in_two_ways_is_none(name: str, label: str) -> None:
-    assert info_label(INFO, name, label) is None
+    assert info_labels(INFO, name).get(label) is None
 
 
 def test_a_counter_that_is_not_exported_is_none_and_not_zero() -> None:

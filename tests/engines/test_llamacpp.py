@@ -12,7 +12,7 @@ import pytest
 
 from tests.engines.conftest import make_variant
 from whet.client.counters import parse_counters
-from whet.client.errors import HttpError
+from whet.client.simple import HttpError
 from whet.core.counters import DRAFTS, GENERATED
 from whet.core.errors import EngineStartError, UsageError
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant

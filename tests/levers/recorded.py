@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from whet.client.counters import parse_counters
-from whet.client.errors import HttpError
+from whet.client.simple import HttpError
 from whet.core.records.evidence import Declared, EngineFacts
 from whet.core.records.load import Counters
 from whet.engines.vllm.log import read_log

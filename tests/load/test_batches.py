@@ -12,7 +12,7 @@ import pytest
 from tests.scripted_server import scripted_server
 from whet.client import CompletionCall, StreamClient, run_async
 from whet.core.errors import EngineLostError, UsageError
-from whet.load.batches import StaticBatches
+from whet.load.loops import StaticBatches
 
 MS = 1_000_000
 loops: list[StaticBatches] = []

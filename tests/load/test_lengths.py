@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from whet.core.errors import UsageError
-from whet.load.lengths import Independent, Lengths, fixed
+from whet.load.lengths import Lengths, fixed, independent
 from whet.load.texts import exact_text
 
 
@@ -50,16 +50,16 @@ def test_a_seed_gives_the_same_lengths_again() -> None:
 
 def test_answers_do_not_change_with_the_prompts() -> None:
     output = Lengths(low=1, high=99)
-    one = Independent(input=fixed(7), output=output)
-    other = Independent(input=Lengths(low=10, high=90), output=output)
-    first, second = (pair.draw_pairs(np.random.default_rng(5), 40) for pair in (one, other))
+    one = independent(fixed(7), output)
+    other = independent(Lengths(low=10, high=90), output)
+    first, second = (pair(np.random.default_rng(5), 40) for pair in (one, other))
     assert np.array_equal(first[:, 1], second[:, 1])
     assert not np.array_equal(first[:, 0], second[:, 0])
 
 
 def test_no_draws_are_no_error() -> None:
     assert draw(fixed(5), 0).shape == (0,)
-    pairs = Independent(input=fixed(1), output=fixed(1)).draw_pairs(np.random.default_rng(0), 0)
+    pairs = independent(fixed(1), fixed(1))(np.random.default_rng(0), 0)
     assert pairs.shape == (0, 2)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.load.prompts_factory import write_tokenizer
 from whet.core.load import Load
 from whet.load import Draw
-from whet.load.dataset import LengthLimits, build_dataset, read_dataset
+from whet.load.dataset import build_dataset, read_dataset
 from whet.load.logged_call import SEVERAL, logged_call, marked, unsent_fields
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 from whet.requests import LoggedRequest
@@ -52,9 +52,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
 def test_a_dataset_and_a_trace_send_the_same_body(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps(LINE) + "\n")
-    dataset = read_dataset(path, tokenizer, limits=LengthLimits(min_output_tokens=1))
+    dataset = read_dataset(path, tokenizer, sharegpt=False)
     draw = Draw(requests=1, load=Load.at(1), trial=0, block_size=4)
-    (sent,) = build_dataset(dataset, draw=draw, seed=0).calls
+    (sent,) = build_dataset(dataset.rows, draw=draw, warmup=0, seed=0).calls
     request = read_trace(path).rows[0].request
     assert request is not None
     assert logged_call(request, 3) == sent

@@ -13,7 +13,7 @@ from tests.scripted_server import scripted_server
 from whet.client import CompletionCall, StreamClient, read_event, run_async
 from whet.core.errors import EngineLostError, UsageError
 from whet.core.records.load import RequestEvent
-from whet.load.open import OpenLoop
+from whet.load.loops import OpenLoop
 
 MS = 1_000_000
 

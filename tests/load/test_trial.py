@@ -20,7 +20,7 @@ from whet.core.load import Load
 from whet.core.records.codec import decode, encode
 from whet.core.records.load import PlannedRequest, TrialRecord, WorkloadFacts
 from whet.load import TrialInterrupted, TrialLost, TrialPlan, Workload, run_trial
-from whet.load.closed import ClosedLoop
+from whet.load.loops import ClosedLoop
 
 
 def planned(count: int, *, tokens: int = 4) -> tuple[PlannedRequest, ...]:

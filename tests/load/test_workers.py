@@ -18,7 +18,6 @@ from whet.core.errors import EngineLostError
 from whet.core.load import Load
 from whet.core.records.load import RequestEvent
 from whet.load import TrialInterrupted, TrialLost, TrialPlan, workers
-from whet.load.plan import PlannedConversation, PlannedTurn
 from whet.load.workers import choose_workers
 
 SECOND = 1_000_000_000
@@ -72,33 +71,6 @@ def test_all_at_once_ends_with_the_first_answer_of_any_process() -> None:
         trial = run(server.url, todo)
     ends = sorted(event.ended_ns for event in trial.requests)
     assert trial.window_end_ns in ends[:3]  # one process each; another's may be read later
-
-
-def test_conversations_are_shared_out() -> None:
-    talks = tuple(
-        PlannedConversation(
-            system=None,
-            turns=tuple(
-                PlannedTurn(
-                    index=2 * number + turn,
-                    user=f"{number} {turn}",
-                    prompt_tokens=3,
-                    max_tokens=2,
-                    think_ns=0,
-                )
-                for turn in range(2)
-            ),
-            index=number,
-            first_token_ids=(1, 2, 3),
-        )
-        for number in range(5)
-    )
-    todo = replace(plan(10, load=Load.at(2)), loop="conversations", conversations=talks, workers=2)
-    with scripted_server(ttft_s=0.01) as server:
-        trial = run(server.url, todo)
-        chats = [body["messages"] for body in server.requests]
-    assert [event.index for event in trial.requests] == list(range(10))
-    assert sorted(len(chat) for chat in chats) == [1] * 5 + [3] * 5
 
 
 def test_each_failure_is_an_event_and_a_dead_engine_ends_all() -> None:

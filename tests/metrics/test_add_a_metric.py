@@ -21,7 +21,7 @@ from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.deploy.monitoring.dashboard import panels
 from whet.deploy.monitoring.series import Series
-from whet.flow.bench.paired import compare_servers
+from whet.flow.bench.compare import compare_servers
 from whet.flow.run.conclude.conclude import conclude
 from whet.metrics import METRICS
 from whet.report.document import Chart

@@ -31,20 +31,17 @@ def each_second(count: int) -> list[int]:
 @pytest.mark.parametrize("count", [0, 1, 4, 49])
 def test_a_short_series_is_unknown(count: int) -> None:
     trend = drift(each_second(count), [1.0] * count)
-    assert (trend.verdict, trend.slope_per_min) == ("unknown", None)
-    assert trend.reason == f"{count} samples are too few; 50 are wanted"
+    assert (trend.verdict, trend.change) == ("unknown", None)
 
 
 def test_a_straight_rise_has_its_slope() -> None:
-    """100 at the middle of 200 s, and 0.1 more a second: 6 a minute of 100 is 0.06."""
+    """100 at the middle of 200 s, and 0.1 more a second: 20 of 100."""
     times = each_second(201)
     found = drift(times, [90 + 0.1 * i for i in range(201)])
     assert found.verdict == "drifting"
-    assert found.slope_per_min is not None
     assert found.change is not None
-    assert found.slope_per_min.value == pytest.approx(0.06)
-    assert (found.slope_per_min.low, found.slope_per_min.high) == pytest.approx((0.06, 0.06))
     assert found.change.value == pytest.approx(0.2)
+    assert (found.change.low, found.change.high) == pytest.approx((0.2, 0.2))
 
 
 def test_a_fall_drifts_too_and_a_small_slope_does_not() -> None:
@@ -67,10 +64,8 @@ def test_constants_and_noise_are_steady() -> None:
 
 def test_too_much_noise_is_unknown_not_steady() -> None:
     found = drift(each_second(60), list(100 + 40 * noise(60, seed=5)))
-    assert (found.verdict, found.reason) == (
-        "unknown",
-        "the interval of the slope is too wide to say",
-    )
+    assert found.verdict == "unknown"
+    assert found.change is not None
 
 
 def test_a_late_step_is_not_called_steady() -> None:
@@ -80,19 +75,19 @@ def test_a_late_step_is_not_called_steady() -> None:
 
 
 def test_a_series_without_length_or_size_is_unknown() -> None:
-    assert drift([7] * 60, [1.0] * 60).reason == "the samples span no time"
-    assert drift(each_second(60), [0.0] * 60).reason == "the median is 0"
+    assert drift([7] * 60, [1.0] * 60).verdict == "unknown"
+    assert drift(each_second(60), [0.0] * 60).verdict == "unknown"
 
 
 def test_independent_noise_has_the_interval_of_least_squares_or_a_wider_one() -> None:
     values = 100 + noise(500, seed=7)
     found = drift(each_second(500), list(values))
     batches = values.reshape(10, 50).mean(axis=1) / np.median(values)
-    plain = linregress(np.arange(500).reshape(10, 50).mean(axis=1) / 60, batches)
-    assert found.slope_per_min is not None
-    assert found.slope_per_min.high is not None
-    assert found.slope_per_min.value == pytest.approx(plain.slope)
-    half = found.slope_per_min.high - found.slope_per_min.value
+    plain = linregress(np.arange(500).reshape(10, 50).mean(axis=1) / 499, batches)
+    assert found.change is not None
+    assert found.change.high is not None
+    assert found.change.value == pytest.approx(plain.slope)
+    half = found.change.high - found.change.value
     assert half >= t.ppf(0.975, 8) * plain.stderr
 
 
@@ -102,10 +97,10 @@ def test_autocorrelated_noise_is_seldom_taken_for_a_slope(phi: float, most: floa
     wrong = 0
     for seed in range(300):
         values = 1000 + noise(300, seed=seed, phi=phi)
-        slope = drift(each_second(300), list(values)).slope_per_min
-        assert slope is not None
-        if slope.low is not None and slope.high is not None:
-            wrong += not slope.low <= 0 <= slope.high
+        change = drift(each_second(300), list(values)).change
+        assert change is not None
+        if change.low is not None and change.high is not None:
+            wrong += not change.low <= 0 <= change.high
     assert wrong / 300 <= most
 
 

@@ -1,8 +1,6 @@
-"""Intervals of values that come in groups, and when a window may end."""
+"""Intervals of values that come in groups."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
@@ -10,63 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from whet.core.errors import UsageError
 from whet.core.records.summary import Estimate
 from whet.metrics.estimates import certified, certified_from, quantile_estimate
 from whet.metrics.quantiles import (
     clustered_mean,
     clustered_quantile,
-    more_samples,
-    narrow_enough,
 )
-
-
-def estimate(
-    value: float, low: float | None, high: float | None, *, samples: int = 100, sure: bool = True
-) -> Estimate:
-    return Estimate(value=value, low=low, high=high, samples=samples, certified=sure)
-
-
-@pytest.mark.parametrize("target", [0, -0.1, math.nan, math.inf])
-def test_a_target_that_is_no_width_is_refused(target: float) -> None:
-    with pytest.raises(UsageError, match="above 0"):
-        narrow_enough(estimate(1, 0.9, 1.1), target)
-    with pytest.raises(UsageError, match="above 0"):
-        more_samples(estimate(1, 0.9, 1.1), target)
-
-
-def test_an_interval_of_a_tenth_is_narrow_enough_for_a_tenth() -> None:
-    tenth = estimate(10, 9, 11)
-    assert narrow_enough(tenth, 0.1)
-    assert not narrow_enough(tenth, 0.099)
-    assert narrow_enough(estimate(-10, -11, -9), 0.1)
-    assert narrow_enough(estimate(0, 0, 0), 0.1)
-
-
-@pytest.mark.parametrize(
-    "unsure",
-    [
-        None,
-        estimate(10, None, 10.1),
-        estimate(10, 9.9, None),
-        estimate(10, 9.9, 10.1, sure=False),
-        estimate(0, -0.1, 0.1),
-    ],
-)
-def test_a_figure_that_is_not_sure_is_never_narrow(unsure: Estimate | None) -> None:
-    assert not narrow_enough(unsure, 0.1)
-
-
-def test_half_the_width_wants_four_times_the_samples() -> None:
-    assert more_samples(estimate(10, 9, 11, samples=100), 0.05) == 300
-    assert more_samples(estimate(10, 9, 11, samples=100), 0.1) == 0
-    assert more_samples(estimate(10, 9, 11, samples=100), 0.2) == 0
-    assert more_samples(estimate(5, 5, 5, samples=7), 0.01) == 0
-
-
-@pytest.mark.parametrize("open_end", [None, estimate(10, None, 11), estimate(0, -1, 1)])
-def test_nothing_says_how_many_more_without_an_interval(open_end: Estimate | None) -> None:
-    assert more_samples(open_end, 0.1) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The search for the highest load, against hidden thresholds; knees of hand-made curves."""
+"""The search for the highest load, against hidden thresholds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.records.codec import decode, encode
 from whet.core.records.objective import Answer, ObjectiveVerdict, Saturation
-from whet.metrics.saturation import SearchPlan, find_knee, find_saturation
+from whet.metrics.saturation import SearchPlan, find_saturation
 
 
 def answer(verdict: Answer) -> ObjectiveVerdict:
@@ -50,28 +50,28 @@ def test_a_plan_that_cannot_be_searched_is_refused(given: dict[str, float], said
         plan(**given)
 
 
-def test_concurrency_doubles_then_bisects_then_looks_past() -> None:
+def test_concurrency_doubles_then_bisects() -> None:
     found = find_saturation(threshold(11), plan())
-    assert levels(found) == [1, 2, 4, 8, 16, 12, 10, 11, 32]
+    assert levels(found) == [1, 2, 4, 8, 16, 12, 10, 11]
     assert (found.highest_met, found.lowest_missed, found.stopped) == (11, 12, "found")
-    assert found.met_above_missed == found.undecided_levels == ()
+    assert found.undecided_levels == ()
     assert all(isinstance(level, int) for level in levels(found))
 
 
 def test_a_wide_tolerance_ends_the_bisection_early() -> None:
-    found = find_saturation(threshold(11), plan(tolerance=0.5, look_past=0))
+    found = find_saturation(threshold(11), plan(tolerance=0.5))
     assert levels(found) == [1, 2, 4, 8, 16, 12]
     assert (found.highest_met, found.lowest_missed, found.stopped) == (8, 12, "found")
 
 
 def test_a_start_that_is_missed_goes_down() -> None:
-    found = find_saturation(threshold(3), plan(start=32, look_past=0))
+    found = find_saturation(threshold(3), plan(start=32))
     assert levels(found) == [32, 16, 8, 4, 2, 3]
     assert (found.highest_met, found.lowest_missed) == (3, 4)
 
 
 def test_never_met_even_at_the_lowest() -> None:
-    found = find_saturation(threshold(0.5), plan(start=4, look_past=0))
+    found = find_saturation(threshold(0.5), plan(start=4))
     assert levels(found) == [4, 2, 1]
     assert (found.highest_met, found.lowest_missed, found.stopped) == (None, 1, "never met")
 
@@ -93,10 +93,6 @@ def test_a_spent_budget_leaves_the_bracket_as_it_is(
     assert (found.stopped, len(found.measurements)) == ("budget", budget)
 
 
-def test_no_budget_to_look_past_is_still_found() -> None:
-    assert find_saturation(threshold(11), plan(budget=8)).stopped == "found"
-
-
 def test_an_undecided_level_is_measured_with_more_effort() -> None:
     asked: list[tuple[float, int]] = []
 
@@ -106,7 +102,7 @@ def test_an_undecided_level_is_measured_with_more_effort() -> None:
             return answer("undecided")
         return answer("met" if level <= 2 else "missed")
 
-    found = find_saturation(measure, plan(look_past=0))
+    found = find_saturation(measure, plan())
     assert asked == [(1, 1), (2, 1), (2, 2), (2, 3), (4, 1), (3, 1)]
     assert (found.highest_met, found.lowest_missed, found.undecided_levels) == (2, 3, ())
 
@@ -115,7 +111,7 @@ def test_a_level_that_stays_undecided_counts_as_missed_and_is_named() -> None:
     def measure(level: float, _: int) -> ObjectiveVerdict:
         return answer("met" if level < 2 else "undecided")
 
-    found = find_saturation(measure, plan(max_effort=2, look_past=0))
+    found = find_saturation(measure, plan(max_effort=2))
     assert [(m.level, m.effort) for m in found.measurements] == [(1, 1), (2, 1), (2, 2)]
     assert (found.highest_met, found.lowest_missed, found.undecided_levels) == (1, 2, (2,))
 
@@ -124,17 +120,6 @@ def test_a_budget_that_ends_between_efforts_decides_nothing_about_the_level() ->
     found = find_saturation(lambda *_: answer("undecided"), plan(budget=2))
     assert (found.highest_met, found.lowest_missed, found.stopped) == (None, None, "budget")
     assert found.undecided_levels == ()
-
-
-def test_a_slip_below_a_met_level_is_reported_and_the_answer_stays_cautious() -> None:
-    found = find_saturation(lambda level, _: answer("missed" if level == 4 else "met"), plan())
-    assert (found.highest_met, found.lowest_missed, found.stopped) == (3, 4, "found")
-    assert found.met_above_missed == (8,)
-
-
-def test_a_slip_at_the_lowest_level_is_reported_too() -> None:
-    found = find_saturation(lambda level, _: answer("missed" if level == 1 else "met"), plan())
-    assert (found.highest_met, found.stopped, found.met_above_missed) == (None, "never met", (2,))
 
 
 def test_what_a_measurement_raises_passes_through() -> None:
@@ -154,16 +139,12 @@ def test_a_result_is_stored_and_read_again() -> None:
     hidden=st.floats(0.01, 200),
     start=st.floats(0.1, 50),
     tolerance=st.floats(0.001, 1),
-    look_past=st.integers(0, 3),
 )
 def test_a_rate_s_bracket_holds_the_hidden_threshold(
-    hidden: float, start: float, tolerance: float, look_past: int
+    hidden: float, start: float, tolerance: float
 ) -> None:
-    search = SearchPlan(
-        start=start, lowest=0.1, limit=100, tolerance=tolerance, budget=99, look_past=look_past
-    )
+    search = SearchPlan(start=start, lowest=0.1, limit=100, tolerance=tolerance, budget=99)
     found = find_saturation(threshold(hidden), search)
-    assert found.met_above_missed == ()
     if hidden < 0.1:
         assert (found.stopped, found.highest_met) == ("never met", None)
     elif hidden >= 100:
@@ -196,58 +177,3 @@ def test_a_concurrency_s_bracket_holds_the_hidden_threshold_within_any_budget(
     assert found.lowest_missed is None or found.lowest_missed > hidden
     if found.stopped == "found":
         assert (found.highest_met, found.lowest_missed) == (hidden, hidden + 1)
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        [],
-        [(1, 10)],
-        [(1, 10), (2, 20)],
-        [(level, 10 * level) for level in (1, 2, 4, 8, 16)],
-        [
-            (level, 10 * level + wobble)
-            for level, wobble in ((1, 0), (2, 1), (3, -1), (4, 1), (5, 0))
-        ],
-        [(level, 100.0) for level in (1, 2, 4, 8)],
-        [(1, 0.0), (2, 0.0), (4, 0.0)],
-        [(1, 100), (2, 103), (4, 99), (8, 101)],
-        [(level, level**2) for level in (1, 2, 4, 8)],
-        [(1, 80), (2, 60), (4, 30), (8, 10)],
-    ],
-    ids=["none", "one", "two", "line", "wobble", "flat", "zero", "noise", "convex", "falling"],
-)
-def test_no_knee(points: list[tuple[float, float]]) -> None:
-    assert find_knee(points) is None
-
-
-@pytest.mark.parametrize(
-    ("points", "level"),
-    [
-        ([(1, 10), (2, 20), (4, 40), (8, 80), (16, 82), (32, 82)], 8),
-        ([(32, 82), (1, 10), (8, 80), (2, 20), (16, 82), (4, 40)], 8),
-        ([(1, 10), (2, 20), (4, 40), (8, 80), (16, 60), (32, 30)], 8),
-        ([(1, 10), (2, 20), (4, 40), (8, 50)], 4),
-        ([(1, 10), (2, 20), (3, 30), (4, 35), (5, 40)], 3),
-    ],
-    ids=["plateau", "any order", "collapse", "four points", "half the slope"],
-)
-def test_the_knee_of_a_hand_made_curve(points: list[tuple[float, float]], level: float) -> None:
-    found = find_knee(points)
-    assert found is not None
-    assert (found.level, found.throughput) == (level, dict(points)[level])
-
-
-def test_the_bend_of_two_straight_pieces_is_their_distance_from_the_chord() -> None:
-    """(0, 0) – (5, 10) – (10, 10): at half the width the whole height, half above the chord."""
-    found = find_knee([(0, 0), (2.5, 5), (5, 10), (7.5, 10), (10, 10)])
-    assert found is not None
-    assert (found.level, found.bend) == (5, 0.5)
-
-
-def test_the_published_example_of_kneedle() -> None:
-    """Satopaa et al. 2011, figure 2: y = 5 − 1 ÷ (x + 0.1) on ten points of 0…1; knee at 0.22."""
-    points = [(i / 9, 5 - 1 / (i / 9 + 0.1)) for i in range(10)]
-    found = find_knee(points)
-    assert found is not None
-    assert found.level == pytest.approx(2 / 9)

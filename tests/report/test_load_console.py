@@ -10,7 +10,6 @@ from rich.console import Console
 
 from tests.metrics.events import event, trial
 from whet.report.bench.load import load_section
-from whet.report.bench.vllm_json import Selection
 from whet.report.writers.console import print_sections
 
 
@@ -19,7 +18,7 @@ def line(name: str, *, count: int, pieces: int, p: float) -> list[str]:
     events = [event(start_ms=60 * n, index=n, pieces=pieces) for n in range(count)]
     made = replace(trial(events), loop="open")
     console = Console(file=io.StringIO(), width=200)
-    section = load_section([made], Selection(metrics=("ttft", "itl"), percentiles=(p,)))
+    section = load_section([made], (p,))
     print_sections([section], console)
     out = console.file
     assert isinstance(out, io.StringIO)

@@ -13,7 +13,7 @@ import pytest
 
 from whet.core.errors import UsageError
 from whet.demo import pair_paths
-from whet.load.dataset import LengthLimits, read_dataset
+from whet.load.dataset import read_dataset
 from whet.load.texts import load_text_tokenizer
 from whet.prompts.analyse import PromptLog, PromptQuestion
 from whet.quality.data import load_documents
@@ -40,8 +40,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 def bench(path: Path) -> int:
-    wide = LengthLimits(min_input_tokens=1, min_output_tokens=1)
-    return len(read_dataset(path, load_text_tokenizer(TARGET), limits=wide).rows)
+    return len(read_dataset(path, load_text_tokenizer(TARGET), sharegpt=False).rows)
 
 
 def arrivals(path: Path) -> int:

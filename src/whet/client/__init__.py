@@ -3,10 +3,9 @@
 from whet.client.calls import CompletionCall
 from whet.client.counters import parse_counters, scrape
 from whet.client.endpoint import Endpoint
-from whet.client.errors import HttpError
 from whet.client.many import Failure, post_many
 from whet.client.runner import run_async
-from whet.client.simple import get_text
+from whet.client.simple import HttpError, get_text
 from whet.client.stream import StreamClient, read_event
 from whet.client.wire import Exchange
 

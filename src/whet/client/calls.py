@@ -62,20 +62,18 @@ class CompletionCall:
         ``model`` None leaves the name out: what remains is the traffic itself, the same for every
         variant.
         """
-        forms = {
-            "prompt": list(self.prompt_token_ids) if self.prompt_token_ids is not None else None,
-            "text": self.prompt,
-            "messages": None if self.messages is None else [dict(item) for item in self.messages],
-        }
-        given = [(name, form) for name, form in forms.items() if form is not None]
-        if len(given) != 1:
+        ids, messages = self.prompt_token_ids, self.messages
+        given = sum(form is not None for form in (ids, self.prompt, messages))
+        if given != 1:
             raise UsageError(
-                f"a call needs one prompt and has {len(given)}",
+                f"a call needs one prompt and has {given}",
                 fix="give prompt_token_ids, prompt or messages",
             )
-        name, form = given[0]
         body: dict[str, Any] = {} if model is None else {"model": model}
-        body["messages" if name == "messages" else "prompt"] = form
+        if messages is not None:
+            body["messages"] = [dict(item) for item in messages]
+        else:
+            body["prompt"] = self.prompt if ids is None else list(ids)
         body |= {"max_tokens": self.max_tokens, "temperature": self.temperature}
         if self.ignore_eos:
             # A model that runs past its end token would stream pieces without output.

@@ -101,16 +101,11 @@ def parse_buckets(text: str, name: str) -> tuple[tuple[float, float], ...]:
     return tuple(sorted(counts.items()))
 
 
-def info_label(text: str, name: str, label: str) -> str | None:
-    """What the info metric ``name`` states under ``label``, as written.
-
-    None where it is not exported, and where its samples, one an engine, do not all say the same.
-    """
-    return info_labels(text, name).get(label)
-
-
 def info_labels(text: str, name: str) -> dict[str, str]:
-    """Return the labels on which all samples (one per engine) of the info metric ``name`` agree."""
+    """Return the labels on which all samples (one per engine) of the info metric ``name`` agree.
+
+    Empty where it is not exported.
+    """
     samples: list[set[tuple[str, str]]] = []
     for line in text.splitlines():
         match = _SAMPLE.fullmatch(line.strip())

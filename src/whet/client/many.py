@@ -49,7 +49,7 @@ async def _exchange_all(
     endpoint: Endpoint, exchanges: Sequence[Exchange], *, concurrency: int, timeout_s: float
 ) -> None:
     async with ConnectionPool(endpoint, size=concurrency, timeout_s=timeout_s) as pool:
-        await asyncio.gather(*(pool.roundtrip(exchange) for exchange in exchanges))
+        await asyncio.gather(*(pool.send(exchange) for exchange in exchanges))
 
 
 def _answer(exchange: Exchange) -> dict[str, Any] | Failure:

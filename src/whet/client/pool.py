@@ -52,7 +52,7 @@ class ConnectionPool:
             except OSError:
                 return  # TimeoutError is one too
 
-    async def roundtrip(self, exchange: Exchange) -> None:
+    async def send(self, exchange: Exchange) -> None:
         """Fill ``exchange``; never raises for what the server or the network does."""
         async with self._slots:
             try:

@@ -9,14 +9,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.client.endpoint import Endpoint
-from whet.client.errors import HttpError
-from whet.core.errors import EngineLostError
+from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.redact import redact
 
 _HTTP_OK = 200
 _NOT_FOUND = 404
 _INTERIM: Final = frozenset({*range(100, 200)} - {101})
 _DETAIL_CHARS = 300
+
+
+class HttpError(MeasurementError):
+    """The server answered with an HTTP error; ``status`` is its code."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        """Keep the code beside the sentence."""
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from time import monotonic_ns
-from types import TracebackType
-from typing import Self
 
 from whet.client.calls import CompletionCall
 from whet.client.endpoint import Endpoint
@@ -20,7 +18,7 @@ _REDIRECTS = range(300, 400)
 _DETAIL_CHARS = 300
 
 
-class StreamClient:
+class StreamClient(ConnectionPool):
     """Many streams to one model. Use as an async context manager.
 
     ``complete`` does a whole request. A timed loop takes it in three: ``prepare`` beforehand,
@@ -37,32 +35,8 @@ class StreamClient:
         max_connections: int = 1024,
     ) -> None:
         """``timeout_s`` bounds a request from its start to its last byte."""
-        self._endpoint = Endpoint.parse(base_url)
+        super().__init__(Endpoint.parse(base_url), size=max_connections, timeout_s=timeout_s)
         self._model = model
-        self._pool = ConnectionPool(self._endpoint, size=max_connections, timeout_s=timeout_s)
-
-    async def __aenter__(self) -> Self:
-        """Nothing is opened yet."""
-        await self._pool.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close every socket."""
-        await self._pool.__aexit__(kind, error, trace)
-
-    @property
-    def kernel_stamped(self) -> bool:
-        """Whether arrivals carry the kernel's own time."""
-        return self._pool.kernel_stamped
-
-    async def open(self, count: int) -> None:
-        """Have ``count`` sockets ready."""
-        await self._pool.open(count)
 
     def prepare(
         self, call: CompletionCall, *, index: int = 0, prefix_id: str | None = None
@@ -74,10 +48,6 @@ class StreamClient:
             index=index,
             prefix_id=prefix_id,
         )
-
-    async def send(self, exchange: Exchange) -> None:
-        """Fill ``exchange``; failures become its ``error``, never an exception."""
-        await self._pool.roundtrip(exchange)
 
     async def complete(
         self,

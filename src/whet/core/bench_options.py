@@ -18,12 +18,6 @@ Form = Literal["ids", "text", "chat"]
 class ServerOptions:
     """Where the load goes."""
 
-    base_url: str | None = None
-    """Server address, in place of URL."""
-    host: str | None = None
-    """Server host, in place of URL; with --port."""
-    port: PositiveInt | None = None
-    """Server port for --host. Default: 8000."""
     model: Annotated[str | None, Parameter(name=["--model", "--served-model-name"])] = None
     """Model name on the server. Default: the only one it serves."""
     tokenizer: str | None = None
@@ -61,20 +55,12 @@ class LoadOptions:
     """Shape of the arrivals at --request-rate: 1 is Poisson, below 1 burstier."""
     constant: bool = False
     """Equal gaps between the arrivals at --request-rate."""
-    ramp_up_end_rps: float | None = None
-    """Ramp from --request-rate to this rate over --ramp-s."""
-    ramp_s: float = 60.0
-    """Seconds of the ramp."""
     static_batches: bool = False
     """Send static batches of --max-concurrency: each waits for its slowest request."""
     num_warmups: Count = 20
     """Requests sent before the measurement."""
     num_runs: PositiveInt | None = None
     """Runs, each with fresh prompts. Default: 1, or 4 of each server with --against."""
-    until: Annotated[float | None, Parameter(validator=Number(gte=0.01))] = None
-    """Add runs until the interval of tokens/s is at most ± this many percent."""
-    max_runs: PositiveInt = 10
-    """Maximum number of runs with --until."""
     workers: PositiveInt | None = None
     """Client processes. Default: as many as the warm-up shows to be needed."""
     seed: Count = 0

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from whet.client.errors import HttpError
-from whet.client.simple import get_text
+from whet.client.simple import HttpError, get_text
 from whet.core.redact import redact
 
 _TIMEOUT_S: Final = 30.0

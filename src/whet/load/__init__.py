@@ -1,9 +1,8 @@
 """Traffic of known make-up, sent in a closed loop, with the client's own health on the record."""
 
-from whet.load.aborted import TrialInterrupted, TrialLost
 from whet.load.plan import Draw, TrialPlan, Workload
 from whet.load.pool import read_pool
-from whet.load.trial import run_trial
+from whet.load.trial import TrialInterrupted, TrialLost, run_trial
 from whet.load.workload import build_warmup, build_workload, sample_turns
 
 __all__ = [

@@ -3,13 +3,11 @@
 Every schedule begins with a request at 0, so that a window holds no idle lead. Kinds and the
 numbers they take:
 
-    constant        rate_rps                        equal gaps
-    poisson         rate_rps                        exponential gaps
-    bursty          rate_rps, burstiness            gamma gaps: 1 is Poisson, below 1 bursty
-    ramp_constant   rate_rps, end_rate_rps, ramp_s  the rate goes from one to the other in a line
-    ramp_poisson    rate_rps, end_rate_rps, ramp_s  … as a non-homogeneous Poisson process
-    at_once         none                            an infinite rate
-    trace           speed                           the times of a trace; 2 plays it twice as fast
+    constant  rate_rps              equal gaps
+    poisson   rate_rps              exponential gaps
+    bursty    rate_rps, burstiness  gamma gaps: 1 is Poisson, below 1 bursty
+    at_once   none                  an infinite rate
+    trace     speed                 the times of a trace; 2 plays it twice as fast
 """
 
 from __future__ import annotations
@@ -26,19 +24,16 @@ import numpy.typing as npt
 from whet.core.errors import UsageError
 from whet.core.units import NS_PER_S
 
-_RAMP: Final = ("rate_rps", "end_rate_rps", "ramp_s")
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "constant": ("rate_rps",),
     "poisson": ("rate_rps",),
     "bursty": ("rate_rps", "burstiness"),
-    "ramp_constant": _RAMP,
-    "ramp_poisson": _RAMP,
     "at_once": (),
     "trace": ("speed",),
 }
 KINDS: Final = tuple(_NEEDS)
 
-_NUMBERS: Final = ("rate_rps", "burstiness", "end_rate_rps", "ramp_s", "speed")
+_NUMBERS: Final = ("rate_rps", "burstiness", "speed")
 _LONGEST_S: Final = 10 * 365 * 86_400
 """No load test lasts ten years: a schedule that does comes from a rate in the wrong unit."""
 
@@ -49,16 +44,13 @@ _Floats = npt.NDArray[np.float64]
 class Arrivals:
     """An arrival process. The module's docstring says which kind takes which numbers.
 
-    ``rate_rps`` is the mean rate, or the rate at the start of a ramp, where alone it may be 0.
-    After ``ramp_s`` the rate stays at ``end_rate_rps``. Raises ``UsageError`` for an unknown kind
-    and for a number that is missing, out of its range, or of no meaning for the kind.
+    Raises ``UsageError`` for an unknown kind and for a number that is missing, not above 0 and
+    finite, or of no meaning for the kind.
     """
 
     kind: str
     rate_rps: float | None = None
     burstiness: float | None = None
-    end_rate_rps: float | None = None
-    ramp_s: float | None = None
     speed: float | None = None
 
     def __post_init__(self) -> None:
@@ -84,20 +76,12 @@ class Arrivals:
 
     def _check(self, name: str, value: float | None) -> None:
         needed = name in _NEEDS[self.kind]
-        if value is None:
-            if needed:
-                raise UsageError(
-                    f"arrivals of kind {self.kind!r} need {name}", fix="give it a number"
-                )
-            return
-        if not needed:
+        if needed and value is None:
+            raise UsageError(f"arrivals of kind {self.kind!r} need {name}", fix="give it a number")
+        if not needed and value is not None:
             raise UsageError(f"arrivals of kind {self.kind!r} take no {name}", fix="leave it out")
-        from_zero = name == "rate_rps" and self.kind.startswith("ramp")
-        if math.isfinite(value) and (value > 0 or (from_zero and value == 0)):
-            return
-        bound = "of 0 or more" if from_zero else "above 0"
-        hint = "; for all requests at once use the kind 'at_once'" if value == math.inf else ""
-        raise UsageError(f"{name} is {value}", fix=f"give a finite number {bound}{hint}")
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{name} is {value}", fix="give a finite number above 0")
 
 
 def arrival_offsets_ns(
@@ -120,7 +104,7 @@ def arrival_offsets_ns(
     if arrivals.kind == "at_once":
         return (0,) * requests
     with np.errstate(over="ignore"):  # refused below, in words
-        seconds = _invert(arrivals, _unit_times(arrivals, requests, seed))
+        seconds = _unit_times(arrivals, requests, seed) / _number(arrivals.rate_rps)
     if not seconds[-1] < _LONGEST_S:
         raise UsageError(
             f"{requests} requests at this rate take more than ten years",
@@ -163,7 +147,7 @@ def _unit_times(arrivals: Arrivals, requests: int, seed: int) -> _Floats:
     """Arrival times of the process at one request a second, the first at 0; shape (requests,)."""
     generator = np.random.default_rng(seed)
     count = requests - 1
-    if arrivals.kind in ("poisson", "ramp_poisson"):
+    if arrivals.kind == "poisson":
         gaps = generator.exponential(size=count)
     elif arrivals.kind == "bursty":
         shape = _number(arrivals.burstiness)
@@ -171,37 +155,6 @@ def _unit_times(arrivals: Arrivals, requests: int, seed: int) -> _Floats:
     else:
         gaps = np.ones(count)
     return np.concatenate([np.zeros(1), np.cumsum(gaps)])
-
-
-def _cumulative(arrivals: Arrivals, at_s: float) -> float:
-    """The integral of the rate from 0 to ``at_s``: how many arrivals are expected by then."""
-    start = _number(arrivals.rate_rps)
-    if arrivals.ramp_s is None:
-        return start * at_s
-    end, ramp_s = _number(arrivals.end_rate_rps), arrivals.ramp_s
-    inside_s = min(at_s, ramp_s)
-    inside = start * inside_s + (end - start) * inside_s**2 / (2 * ramp_s)
-    return inside + end * (at_s - inside_s)
-
-
-def _invert(arrivals: Arrivals, unit: _Floats) -> _Floats:
-    """Seconds at which the cumulative rate reaches each of ``unit``.
-
-    Time change of a point process (Çinlar 1975, §4.7): unit arrivals become arrivals at the rate.
-    Inside the ramp a·t + (b−a)·t²/(2D) = S has the root t = 2S ÷ (a + √(a² + 2(b−a)S/D)), in the
-    form that does not cancel for a small slope.
-    """
-    start = _number(arrivals.rate_rps)
-    if arrivals.ramp_s is None:
-        return unit / start
-    end, ramp_s = _number(arrivals.end_rate_rps), arrivals.ramp_s
-    whole = _cumulative(arrivals, ramp_s)
-    inside = np.minimum(unit, whole)
-    root = np.sqrt(np.maximum(start**2 + 2 * (end - start) * inside / ramp_s, 0.0))
-    below = start + root
-    seconds = np.divide(2 * inside, below, out=np.zeros_like(unit), where=below > 0)
-    times: _Floats = np.minimum(seconds, ramp_s) + (unit - inside) / end
-    return times
 
 
 def _replay(speed: float, times_ns: Sequence[int], requests: int) -> tuple[int, ...]:

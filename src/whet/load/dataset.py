@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from whet.client import CompletionCall
 from whet.core.errors import UsageError
 from whet.core.format import plural
-from whet.core.records.load import PlannedRequest
+from whet.load.lengths import LONGEST
 from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
-from whet.load.plan import Draw, Workload, describe_requests
-from whet.load.sharing import shared_tokens
+from whet.load.plan import Draw, PlannedLoad, Workload, describe_requests, plan_requests
 from whet.load.texts import TextTokenizer, seeded
 from whet.requests import (
     LeftOut,
@@ -32,27 +30,6 @@ from whet.requests import (
 
 _NO_ANSWER: Final = "no answer to take the length from"
 _NO_TEXT: Final = "images, sound or token ids in place of text"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LengthLimits:
-    """Which rows are left out; the defaults are ``is_valid_sequence``'s of vllm bench."""
-
-    min_input_tokens: int = 4
-    min_output_tokens: int = 4
-    max_input_tokens: int = 1024
-    max_total_tokens: int = 2048
-
-    def __post_init__(self) -> None:
-        """Refuse limits that no request can keep."""
-        least = self.min_input_tokens + self.min_output_tokens
-        if min(self.min_input_tokens, self.min_output_tokens) < 1:
-            raise UsageError("a lower limit on tokens must be at least 1")
-        if self.max_input_tokens < self.min_input_tokens or self.max_total_tokens < least:
-            raise UsageError(
-                "an upper limit on tokens is lower than the lower limit",
-                fix="raise the upper limit",
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,37 +51,28 @@ class Dataset:
     doubts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DatasetLoad:
-    """Requests as token ids, and the ``calls`` that send their text, side by side."""
-
-    workload: Workload
-    calls: tuple[CompletionCall, ...]
-
-
 def read_dataset(
     path: Path,
     tokenizer: TextTokenizer,
     *,
-    limits: LengthLimits | None = None,
+    sharegpt: bool = True,
     output_tokens: int | None = None,
 ) -> Dataset:
-    """Read and measure every row. ``output_tokens`` replaces what the rows say.
+    """Read and measure every row; ``sharegpt`` leaves out the rows that vllm bench leaves out.
 
-    With ``output_tokens`` the lower limit on answers does not apply (as in vllm bench). Raises
+    ``output_tokens`` replaces what the rows say, whatever their lower limit is. Raises
     ``UsageError`` for a log with over 1% of broken lines, a chat that the template refuses (with
     its line), and where no row is left.
     """
     if output_tokens is not None and output_tokens < 1:
         raise UsageError(f"output_tokens is {output_tokens}", fix="give at least 1")
-    limits = limits or LengthLimits()
     reader, rows, framed = LogReader(path), list[DatasetRow](), list[str]()
     for request in _first_questions(reader, framed):
         try:
             row = _read_row(request, tokenizer, output_tokens)
         except UsageError as error:
             raise UsageError(f"{request.place}: {error}") from error
-        reason = row if isinstance(row, str) else _reason(row, limits, output_tokens is not None)
+        reason = row if isinstance(row, str) else _reason(row, sharegpt, output_tokens is not None)
         if reason is not None:
             reader.leave_out(reason, request.place)
         elif not isinstance(row, str):
@@ -124,28 +92,23 @@ def read_dataset(
     return Dataset(path=str(path), rows=tuple(rows), left_out=left_out, doubts=doubts)
 
 
-def build_dataset(dataset: Dataset, *, draw: Draw, seed: int) -> DatasetLoad:
-    """``draw.requests`` rows in random order, none twice, anew for every (concurrency, trial).
+def build_dataset(rows: Sequence[DatasetRow], *, draw: Draw, warmup: int, seed: int) -> PlannedLoad:
+    """``draw.requests`` + ``warmup`` rows in random order, anew for every (concurrency, trial).
 
-    Trials draw from the same rows: a server that keeps its prefix cache between them answers some
-    from it, so reset the cache or hold the measured hit rate against the expected one, which counts
-    what the rows of one trial have in common.
+    The hit rate to expect counts what they have in common, not what an earlier trial left.
     """
-    if draw.requests < 1:
-        raise UsageError("a trial needs at least 1 request")
-    if draw.requests > len(dataset.rows):
-        raise UsageError(
-            f"{dataset.path} has {len(dataset.rows)} rows that can be used and {draw.requests} are "
-            "asked for",
-            fix="a row sent twice would be answered from the cache, so ask for fewer",
-        )
     rng = seeded(f"dataset/{seed}/{draw.load}/{draw.trial}")
-    chosen = [dataset.rows[i] for i in rng.permutation(len(dataset.rows))[: draw.requests]]
-    requests = _plan(chosen, draw.block_size)
-    facts = describe_requests(requests, block_size=draw.block_size, seed=seed)
-    return DatasetLoad(
-        workload=Workload(requests=requests, facts=facts),
-        calls=tuple(logged_call(row.request, row.output_tokens) for row in chosen),
+    chosen = [rows[i] for i in rng.permutation(len(rows))[: draw.requests + warmup]]
+    prompts, outputs = [row.prompt_token_ids for row in chosen], [r.output_tokens for r in chosen]
+    planned = plan_requests(prompts, outputs, block_size=draw.block_size)
+    calls = tuple(logged_call(row.request, row.output_tokens) for row in chosen)
+    timed = planned[: draw.requests]
+    facts = describe_requests(timed, block_size=draw.block_size, seed=seed)
+    return PlannedLoad(
+        workload=Workload(requests=timed, facts=facts),
+        calls=calls[: draw.requests],
+        warmup=planned[draw.requests :],
+        warmup_calls=calls[draw.requests :],
     )
 
 
@@ -189,31 +152,14 @@ def _read_row(
     return DatasetRow(request=request, prompt_token_ids=ids, output_tokens=tokens)
 
 
-def _reason(row: DatasetRow, limits: LengthLimits, output_is_set: bool) -> str | None:
-    """Why a row is left out; the first reason that holds."""
+def _reason(row: DatasetRow, sharegpt: bool, output_is_set: bool) -> str | None:
+    """Why a row is left out: with ``sharegpt`` by ``is_valid_sequence`` of vllm bench."""
+    least, longest, whole = (4, 1024, 2048) if sharegpt else (1, LONGEST, 2 * LONGEST)
     given, answer = len(row.prompt_token_ids), row.output_tokens
     reasons = {
-        "a prompt that is too short": given < limits.min_input_tokens,
-        "an answer that is too short": answer < limits.min_output_tokens and not output_is_set,
-        "a prompt that is too long": given > limits.max_input_tokens,
-        "too long in all": given + answer > limits.max_total_tokens,
+        "a prompt that is too short": given < least,
+        "an answer that is too short": answer < least and not output_is_set,
+        "a prompt that is too long": given > longest,
+        "too long in all": given + answer > whole,
     }
     return next((name for name, holds in reasons.items() if holds), None)
-
-
-def _plan(rows: Sequence[DatasetRow], block_size: int) -> tuple[PlannedRequest, ...]:
-    """Rows that begin alike have a ``prefix_id``, numbered as they first occur."""
-    prompts = [row.prompt_token_ids for row in rows]
-    shared = shared_tokens(prompts, warm=(), block_size=block_size)
-    starts = [ids[:tokens] for ids, tokens in zip(prompts, shared, strict=True)]
-    numbers = {start: number for number, start in enumerate(dict.fromkeys(filter(None, starts)))}
-    return tuple(
-        PlannedRequest(
-            index=index,
-            prompt_token_ids=row.prompt_token_ids,
-            max_tokens=row.output_tokens,
-            prefix_id=f"found-{numbers[start]}" if start else None,
-            shared_tokens=len(start),
-        )
-        for index, (row, start) in enumerate(zip(rows, starts, strict=True))
-    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,23 +53,21 @@ def fixed(tokens: int) -> Lengths:
     return Lengths(low=tokens, high=tokens)
 
 
-class LengthPairs(Protocol):
-    """Input and output lengths of requests."""
-
-    def draw_pairs(self, rng: np.random.Generator, count: int) -> Counts:
-        """Shape (count, 2): column 0 is the input, column 1 the output, both at least 1."""
-        ...
+DrawPairs = Callable[[np.random.Generator, int], Counts]
+"""From a generator and a count to lengths of requests, shape (count, 2): input and output."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Independent:
-    """Input and output lengths drawn independently of each other."""
+def independent(inputs: Lengths, outputs: Lengths) -> DrawPairs:
+    """Draw each from a stream of its own, so that one may change without the other."""
 
-    input: Lengths
-    output: Lengths
-
-    def draw_pairs(self, rng: np.random.Generator, count: int) -> Counts:
-        """Each from a stream of its own, so that one may change without the other."""
-        streams = rng.spawn(2)
-        both = zip((self.input, self.output), streams, strict=True)
+    def draw(rng: np.random.Generator, count: int) -> Counts:
+        both = zip((inputs, outputs), rng.spawn(2), strict=True)
         return np.column_stack([lengths.draw(stream, count) for lengths, stream in both])
+
+    return draw
+
+
+def in_order(pairs: Sequence[tuple[int, int]]) -> DrawPairs:
+    """Take the pairs one after another, from the first again where there are too few."""
+    table = np.asarray(pairs, dtype=np.int64)
+    return lambda _, count: np.take(table, np.arange(count), axis=0, mode="wrap")

@@ -22,7 +22,7 @@ from whet.core.errors import UsageError
 from whet.core.load import Load
 from whet.core.records.load import PlannedRequest
 from whet.load.logged_call import marked, marked_message
-from whet.load.plan import Draw, Workload, describe_requests, to_call
+from whet.load.plan import Draw, PlannedLoad, Workload, describe_requests, to_call
 from whet.load.sharing import cached_tokens
 from whet.load.texts import seeded
 from whet.requests import LoggedRequest
@@ -38,16 +38,6 @@ MARK_TOKENS: Final = 24
 """The most tokens that the marks of a play take."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedLoad:
-    """Requests of a play and its warm-up, each with the calls that send them."""
-
-    workload: Workload
-    calls: tuple[CompletionCall, ...]
-    warmup: tuple[PlannedRequest, ...]
-    warmup_calls: tuple[CompletionCall, ...]
-
-
 def build_logged(
     sample: Sequence[SampledRequest],
     encoder: PromptEncoder,
@@ -55,7 +45,7 @@ def build_logged(
     draw: Draw,
     warmup: int,
     lengths: Sequence[int] = (),
-) -> LoggedLoad:
+) -> PlannedLoad:
     """The requests of one trial: whole groups until there are ``draw.requests``.
 
     ``warmup`` other requests come first, and one for each beginning that several conversations
@@ -90,7 +80,7 @@ def build_logged(
         most_hit_rate=most / tokens,
         sources=tuple(prompt_number(turn.request) for turn in timed),
     )
-    return LoggedLoad(
+    return PlannedLoad(
         workload=Workload(requests=planned, facts=facts),
         calls=tuple(map(_call, planned, timed)),
         warmup=tuple(warm),

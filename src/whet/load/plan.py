@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from whet.client import CompletionCall
 from whet.core.load import Load
 from whet.core.records.load import Loop, PlannedRequest, WorkloadFacts
+from whet.load.sharing import TokenIds, ideal_hit_rate, shared_tokens
 
 TEMPERATURE = 0.0
 """Greedy, so that every variant is asked for the same continuation of the same prompt."""
@@ -42,35 +42,14 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedTurn:
-    """What the user says, and when: ``think_ns`` after the answer before.
+class PlannedLoad:
+    """What one run sends. ``calls`` None are the token ids of the requests themselves."""
 
-    ``prompt_tokens`` is the whole history if every answer is ``max_tokens`` long and reads back as
-    it was generated. ``extra`` is sent as it is.
-    """
-
-    index: int
-    user: str
-    prompt_tokens: int
-    max_tokens: int
-    think_ns: int
-    ignore_eos: bool = True
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedConversation:
-    """One user's turns. ``first_token_ids`` is the first prompt as the server reads it."""
-
-    index: int
-    system: str | None
-    turns: tuple[PlannedTurn, ...]
-    first_token_ids: tuple[int, ...]
-
-    @property
-    def prefix_id(self) -> str:
-        """What the events of its turns carry."""
-        return f"conversation-{self.index}"
+    workload: Workload
+    calls: tuple[CompletionCall, ...] | None = None
+    warmup: tuple[PlannedRequest, ...] = ()
+    warmup_calls: tuple[CompletionCall, ...] | None = None
+    offsets_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,10 +57,9 @@ class TrialPlan:
     """One timed repetition of a cell. ``warmup`` is sent first, at the same concurrency.
 
     ``loop`` is ``closed`` (``load.slots`` in flight), ``static`` (batches of ``load.slots``, each
-    waits for its slowest), ``open``: requests leave at ``offsets_ns`` and ``load.slots`` caps how
-    many are in flight, 0 for no cap; or ``conversations``: these are sent in place of the
-    workload's requests, ``load.slots`` at once. ``calls`` and ``warmup_calls`` are what is sent
-    where it is not the token ids of the requests. ``workers`` is how many processes send, None for
+    waits for its slowest) or ``open``: requests leave at ``offsets_ns`` and ``load.slots`` caps how
+    many are in flight, 0 for no cap. ``calls`` and ``warmup_calls`` are what is sent where it is
+    not the token ids of the requests. ``workers`` is how many processes send, None for
     as many as the warm-up shows to be needed. ``counter_names`` map an engine's own counters to
     those of ``core.counters``; without ``require_counters`` a server whose ``/metrics`` fails is
     measured all the same. ``device`` is the server's: ``cpu`` or ``cuda`` of this machine, where
@@ -98,7 +76,6 @@ class TrialPlan:
     offsets_ns: tuple[int, ...] = ()
     calls: tuple[CompletionCall, ...] | None = None
     warmup_calls: tuple[CompletionCall, ...] | None = None
-    conversations: tuple[PlannedConversation, ...] = ()
     workers: int | None = None
     counter_names: tuple[tuple[str, str], ...] = ()
     require_counters: bool = True
@@ -150,3 +127,34 @@ def describe_requests(
         expected_hit_rate=sum(request.shared_tokens for request in requests) / inputs,
         seed=seed,
     )
+
+
+def plan_requests(
+    prompts: Sequence[TokenIds], outputs: Sequence[int], *, block_size: int
+) -> tuple[PlannedRequest, ...]:
+    """Requests of known prompts; those that share their first block have one ``prefix_id``."""
+    shared = shared_tokens(prompts, warm=(), block_size=block_size)
+    starts = [
+        ids[:block_size] if tokens else () for ids, tokens in zip(prompts, shared, strict=True)
+    ]
+    numbers = {start: number for number, start in enumerate(dict.fromkeys(filter(None, starts)))}
+    return tuple(
+        PlannedRequest(
+            index=index,
+            prompt_token_ids=ids,
+            max_tokens=outputs[index],
+            prefix_id=f"found-{numbers[starts[index]]}" if starts[index] else None,
+            shared_tokens=shared[index],
+        )
+        for index, ids in enumerate(prompts)
+    )
+
+
+def cold_workload(
+    prompts: Sequence[TokenIds], outputs: Sequence[int], *, block_size: int, seed: int
+) -> Workload:
+    """A workload whose expected hit rate is that of an empty cache, in this order."""
+    requests = plan_requests(prompts, outputs, block_size=block_size)
+    facts = describe_requests(requests, block_size=block_size, seed=seed)
+    cold = ideal_hit_rate(prompts, block_size=block_size)
+    return Workload(requests=requests, facts=replace(facts, expected_hit_rate=cold))

@@ -7,7 +7,6 @@ bounded: prefixes that are crowded out before they come again, or a cache that i
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,15 @@ from whet.checkpoint.tokenizer import read_vocabulary
 from whet.client import CompletionCall
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.records.load import PlannedRequest
-from whet.load.lengths import LengthPairs
-from whet.load.plan import TEMPERATURE, Draw, Workload, describe_requests, to_call
+from whet.load.lengths import DrawPairs
+from whet.load.plan import (
+    TEMPERATURE,
+    Draw,
+    PlannedLoad,
+    Workload,
+    describe_requests,
+    to_call,
+)
 from whet.load.sharing import TokenIds, shared_tokens
 from whet.load.texts import TextTokenizer, exact_text, seeded
 
@@ -61,7 +67,7 @@ class SharedPrefixes:
 class SyntheticShape:
     """What to draw. ``lengths`` gives the unique part (after any prefix) and the output."""
 
-    lengths: LengthPairs
+    lengths: DrawPairs
     prefixes: SharedPrefixes | None = None
     seed: int = 0
 
@@ -71,29 +77,14 @@ class SyntheticShape:
             raise UsageError(f"a seed of {self.seed} cannot be used", fix="give 0 or more")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SyntheticLoad:
-    """Requests as token ids, and the ``calls`` that send them, side by side.
-
-    ``workload.facts.expected_hit_rate`` holds once ``warmup`` was sent: it begins with every
-    shared prefix once. ``cold_hit_rate`` is what the requests find one after another in a cache
-    that was empty.
-    """
-
-    workload: Workload
-    calls: tuple[CompletionCall, ...]
-    warmup: tuple[PlannedRequest, ...]
-    warmup_calls: tuple[CompletionCall, ...]
-    cold_hit_rate: float
-
-
 def build_synthetic(
     shape: SyntheticShape, vocabulary: Sequence[int], *, draw: Draw, warmup: int = 0
-) -> SyntheticLoad:
+) -> PlannedLoad:
     """The requests of one trial as token ids drawn from ``vocabulary`` (see ``ordinary_ids``).
 
     Unique parts, lengths and order are fresh for every (concurrency, trial), shared prefixes are
-    not. ``warmup`` is how many requests to send first at least.
+    not. ``warmup`` is how many requests to send first at least: each shared prefix once, so that
+    the expected hit rate holds after it.
     """
     writer = _IdWriter(shape, vocabulary)
     return _build(shape, writer, lambda request, _: to_call(request), draw=draw, warmup=warmup)
@@ -106,7 +97,7 @@ def build_synthetic_text(
     draw: Draw,
     form: Form,
     warmup: int = 0,
-) -> SyntheticLoad:
+) -> PlannedLoad:
     """As ``build_synthetic`` for a server that takes no token ids: words that read back as stated.
 
     ``form`` is a plain prompt or a chat of one user message. What the tokenizer or the template
@@ -158,40 +149,6 @@ def prefix_uses(prefixes: SharedPrefixes, requests: int) -> tuple[int, ...]:
     most_short = np.argsort(-(wanted - uses), kind="stable")
     uses[most_short[: requests - int(uses.sum())]] += 1
     return tuple(uses.tolist())
-
-
-def cold_hit_rate(prompts: Sequence[TokenIds], *, block_size: int) -> float:
-    """Σ tokens in blocks that an earlier prompt left ÷ Σ tokens, one after another, no eviction."""
-    held: list[TokenIds] = []
-    hits = 0
-    for prompt in prompts:
-        place = bisect_left(held, prompt)  # sorted: the longest common beginning is a neighbour's
-        hits += _shared_with(prompt, held[max(0, place - 1) : place + 1], block_size)
-        held.insert(place, prompt)
-    return hits / sum(map(len, prompts))
-
-
-def shared_with_neighbours(
-    prompts: Sequence[TokenIds], *, warm: Sequence[TokenIds], block_size: int
-) -> list[int]:
-    """``shared_tokens`` in the memory of three prompts, for a trace of millions of blocks.
-
-    In their order, the longest beginning that a prompt has in common with any is a neighbour's.
-    """
-    every = [*prompts, *warm]
-    order = sorted(range(len(every)), key=every.__getitem__)
-    shared = [0] * len(prompts)
-    for place, index in enumerate(order):
-        if index < len(prompts):
-            beside = order[max(0, place - 1) : place] + order[place + 1 : place + 2]
-            shared[index] = _shared_with(every[index], [every[i] for i in beside], block_size)
-    return shared
-
-
-def _shared_with(prompt: TokenIds, others: Sequence[TokenIds], block_size: int) -> int:
-    start = prompt[:block_size]
-    near = [other for other in others if other[:block_size] == start]
-    return shared_tokens([prompt], warm=near, block_size=block_size)[0] if near else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -325,7 +282,7 @@ def _build(
     *,
     draw: Draw,
     warmup: int,
-) -> SyntheticLoad:
+) -> PlannedLoad:
     if draw.requests < 1:
         raise UsageError("a trial needs at least 1 request")
     rng = seeded(f"draw/{shape.seed}/{draw.load}/{draw.trial}")
@@ -337,7 +294,7 @@ def _build(
     prefixes_warm = [prompt.ids for prompt, _ in warm[:count]]
     requests = _plan(timed, main, prefixes_warm, draw.block_size)
     before = _plan(first, warm, [], draw.block_size)
-    return SyntheticLoad(
+    return PlannedLoad(
         workload=Workload(
             requests=requests,
             facts=describe_requests(requests, block_size=draw.block_size, seed=shape.seed),
@@ -345,7 +302,6 @@ def _build(
         calls=tuple(call(r, p.text) for r, (p, _) in zip(requests, main, strict=True)),
         warmup=before,
         warmup_calls=tuple(call(r, p.text) for r, (p, _) in zip(before, warm, strict=True)),
-        cold_hit_rate=cold_hit_rate([prompt.ids for prompt, _ in main], block_size=draw.block_size),
     )
 
 
@@ -362,10 +318,10 @@ def _kinds(
 
 
 def _write_all(
-    lengths: LengthPairs, writer: _Writer, kinds: Sequence[int | None], rng: np.random.Generator
+    lengths: DrawPairs, writer: _Writer, kinds: Sequence[int | None], rng: np.random.Generator
 ) -> list[tuple[_Prompt, int]]:
     """Prompts with their output lengths; heads are dealt out once before any comes again."""
-    pairs = lengths.draw_pairs(rng, len(kinds)).tolist()
+    pairs = lengths(rng, len(kinds)).tolist()
     heads = rng.permutation(writer.heads)
     return [
         (writer.write(kind, unique, head=int(heads[i % len(heads)]), rng=rng), output)
@@ -380,7 +336,7 @@ def _plan(
     block_size: int,
 ) -> tuple[PlannedRequest, ...]:
     prompts = [prompt.ids for prompt, _ in written]
-    shared = shared_with_neighbours(prompts, warm=warm, block_size=block_size)
+    shared = shared_tokens(prompts, warm=warm, block_size=block_size)
     return tuple(
         PlannedRequest(
             index=index,

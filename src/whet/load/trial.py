@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from whet.client import HttpError, StreamClient, run_async, scrape
-from whet.core.errors import EngineLostError, MeasurementError
+from whet.core.errors import EngineLostError, Interrupted, MeasurementError
 from whet.core.provenance import now
 from whet.core.records.load import Counters, Disturbance, TrialRecord
 from whet.core.records.summary import Status
-from whet.load.aborted import TrialInterrupted, TrialLost
-from whet.load.closed import ClosedLoop, encode_all
 from whet.load.disturbance import DisturbanceWatch
 from whet.load.health import MemorySampler, judge_health
+from whet.load.loops import ClosedLoop, encode_all
 from whet.load.plan import TrialPlan
 from whet.load.priority import client_first
 from whet.load.quiet import cancel_on_signals
-from whet.load.window import OPENED_BEFORE, LoopPlan, Window, make_loop, run_window
+from whet.load.window import OPENED_BEFORE, Window, loop_plan, make_loop, run_window
 from whet.load.workers import Workers, choose_workers
 
 COUNTERS_TIMEOUT_S: Final = 30.0
@@ -29,6 +28,24 @@ OPTIONAL_COUNTERS_TIMEOUT_S: Final = 5.0
 _NOT_FOUND = 404
 _ON_THIS_MACHINE: Final = ("cpu", "cuda")
 _WARM_UP_SLOTS = 16  # where nothing caps what is in flight
+
+
+class TrialLost(EngineLostError):
+    """The engine died or stopped answering; ``record`` (status failed) holds what came before."""
+
+    def __init__(self, message: str, *, record: TrialRecord) -> None:
+        """Keep the record."""
+        super().__init__(message)
+        self.record = record
+
+
+class TrialInterrupted(Interrupted):
+    """A person or the system asked to stop; ``record`` (status interrupted) holds the rest."""
+
+    def __init__(self, message: str, *, record: TrialRecord) -> None:
+        """Keep the record."""
+        super().__init__(message)
+        self.record = record
 
 
 @dataclass(kw_only=True, slots=True)
@@ -90,20 +107,25 @@ async def _trial(
     )
     with cancel_on_signals():
         async with client:
-            timed: Sequence[Any] = plan.conversations or encode_all(
-                client, plan.workload.requests, plan.calls
-            )
+            timed = encode_all(client, plan.workload.requests, plan.calls)
             await client.open(min(plan.connections, OPENED_BEFORE))
             await _warm_up(client, plan, alive=alive, progress=progress)
-            timed_loop = _Timed(client, plan, alive=alive, window=progress.window)
+            window = progress.window
+            window.kernel_stamped = client.kernel_stamped
+            workers = Workers(url, model, plan, window.workers) if window.workers > 1 else None
             try:
-                await timed_loop.prepare(url, model, timed)
+                if workers is not None:
+                    await workers.start(timed)
                 progress.before = _counters(url, plan)
                 first = client_first() if plan.device == "cpu" else nullcontext()
                 with _watch(plan, memory, progress), first:
-                    await timed_loop.run(timed)
+                    if workers is not None:
+                        await workers.run(window, alive)
+                    else:
+                        await run_window(make_loop(client, loop_plan(plan), alive), timed, window)
             finally:
-                await timed_loop.close()
+                if workers is not None:
+                    await workers.close()
         progress.after = _counters(url, plan)
 
 
@@ -139,39 +161,6 @@ async def _warm_up(
         wall_ns=time.monotonic_ns() - wall_ns,
         slots=min(slots, len(exchanges)),
     )
-
-
-class _Timed:
-    """The window's loop in this process, or in as many as the warm-up asks for."""
-
-    def __init__(
-        self, client: StreamClient, plan: TrialPlan, *, alive: Callable[[], None], window: Window
-    ) -> None:
-        self._plan = plan
-        self._alive = alive
-        self._window = window
-        window.kernel_stamped = client.kernel_stamped
-        loop = LoopPlan(kind=plan.loop, slots=plan.load.slots, offsets_ns=plan.offsets_ns)
-        self._loop = make_loop(client, loop, alive)
-        self._workers: Workers | None = None
-
-    async def prepare(self, url: str, model: str, prepared: Sequence[Any]) -> None:
-        """Start the other processes, if there are to be any."""
-        if self._window.workers > 1:
-            self._workers = Workers(url, model, self._plan, self._window.workers)
-            await self._workers.start(prepared)
-
-    async def run(self, prepared: Sequence[Any]) -> None:
-        """Fill the window, whatever happens."""
-        if self._workers is None:
-            await run_window(self._loop, prepared, self._window)
-        else:
-            await self._workers.run(self._window, self._alive)
-
-    async def close(self) -> None:
-        """End the other processes."""
-        if self._workers is not None:
-            await self._workers.close()
 
 
 def _counters(url: str, plan: TrialPlan) -> Counters | None:

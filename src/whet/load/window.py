@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from whet.client import Exchange, StreamClient, read_event
 from whet.core.records.load import RequestEvent
-from whet.load.batches import StaticBatches
-from whet.load.closed import ClosedLoop
-from whet.load.conversations import Conversations
-from whet.load.open import OpenLoop
+from whet.load.loops import ClosedLoop, OpenLoop, StaticBatches, Turns
+from whet.load.plan import TrialPlan
 from whet.load.quiet import quiet_interpreter
-from whet.load.turns import Turns
 
 OPENED_BEFORE: Final = 256
 """Sockets; more open as they are needed."""
@@ -26,15 +22,14 @@ _LAG_EVERY_S: Final = 0.02
 class Loop(Protocol):
     """What all loops share; times are absolute monotonic ns.
 
-    What is ``prepared`` is exchanges, but for conversations, whose later turns hold answers. A
-    ``started_ns`` that is set beforehand is when the schedule begins, otherwise ``run`` is.
+    A ``started_ns`` that is set beforehand is when the schedule begins, otherwise ``run`` is.
     """
 
     started_ns: int
     drained_ns: int
     sent: list[Exchange]
 
-    async def run(self, prepared: Sequence[Any], /) -> None:
+    async def run(self, prepared: Sequence[Exchange], /) -> None:
         """Send all."""
 
 
@@ -52,6 +47,11 @@ class LoopPlan:
         return self.kind == "open" and not any(self.offsets_ns) and not self.slots
 
 
+def loop_plan(plan: TrialPlan) -> LoopPlan:
+    """The loop of a trial's timed part."""
+    return LoopPlan(kind=plan.loop, slots=plan.load.slots, offsets_ns=plan.offsets_ns)
+
+
 def make_loop(
     client: StreamClient, plan: LoopPlan, alive: Callable[[], None], turns: Turns | None = None
 ) -> Loop:
@@ -61,8 +61,6 @@ def make_loop(
         return OpenLoop(client, offsets_ns=plan.offsets_ns, alive=alive, max_in_flight=cap)
     if plan.kind == "static":
         return StaticBatches(client, size=plan.slots, alive=alive)
-    if plan.kind == "conversations":
-        return Conversations(client, slots=plan.slots, alive=alive, turns=turns)
     return ClosedLoop(client, slots=plan.slots, alive=alive, turns=turns)
 
 
@@ -94,36 +92,18 @@ class Window:
         self.exchanges = ()
 
 
-class LagProbe:
-    """How late the event loop runs what is due: a sleeper that notes when it really woke."""
-
-    def __init__(self) -> None:
-        """Starts with ``start``."""
-        self.lags_ns: list[int] = []
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Probe until ``stop``."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        """End the probe."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-
-    async def _run(self) -> None:
-        period_ns = round(_LAG_EVERY_S * 1e9)
-        while True:
-            due_ns = time.monotonic_ns() + period_ns
-            await asyncio.sleep(_LAG_EVERY_S)
-            self.lags_ns.append(max(0, time.monotonic_ns() - due_ns))
+async def _probe(lags_ns: list[int]) -> None:
+    """Note how late the event loop runs what is due, until cancelled."""
+    period_ns = round(_LAG_EVERY_S * 1e9)
+    while True:
+        due_ns = time.monotonic_ns() + period_ns
+        await asyncio.sleep(_LAG_EVERY_S)
+        lags_ns.append(max(0, time.monotonic_ns() - due_ns))
 
 
 async def run_window(
     loop: Loop,
-    prepared: Sequence[Any],
+    prepared: Sequence[Exchange],
     window: Window,
     *,
     begin: Callable[[], Awaitable[None]] | None = None,
@@ -132,20 +112,18 @@ async def run_window(
 
     ``begin`` returns when the window opens; everything else is ready by then.
     """
-    probe = LagProbe()
     with quiet_interpreter():
         if begin is not None:
             await begin()
-        probe.start()
+        probe = asyncio.get_running_loop().create_task(_probe(window.lags_ns))
         wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
         try:
             await loop.run(prepared)
         finally:
             cpu_ns = time.process_time_ns() - cpu_ns
             wall_ns = time.monotonic_ns() - wall_ns
-            await probe.stop()
+            probe.cancel()
             window.cpu_share = cpu_ns / max(1, wall_ns)
-            window.lags_ns = probe.lags_ns
             window.exchanges = [*loop.sent, *getattr(loop, "unsent", ())]
             window.late_ns = getattr(loop, "late_ns", None)
             window.started_ns, window.drained_ns = loop.started_ns, loop.drained_ns

@@ -13,19 +13,34 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Final
 
-from whet.client import StreamClient, run_async
+from whet.client import Exchange, StreamClient, run_async
 from whet.core.units import NS_PER_MS
 from whet.load.clock import Alarm
-from whet.load.conversations import Conversations
-from whet.load.turns import SharedTurns
 from whet.load.window import OPENED_BEFORE, LoopPlan, Window, make_loop, run_window
 
 READY: Final = "ready"
 FAILING: Final = "failing"
 _SAY_EVERY_NS: Final = 100 * NS_PER_MS
+
+
+class SharedTurns:
+    """Whose turn is next, over processes; handed to them as they are spawned."""
+
+    def __init__(self, count: int, context: SpawnContext) -> None:
+        """``context`` is the one that spawns them."""
+        self._count = count
+        self._taken = context.Value("q", 0)
+
+    def __call__(self) -> int | None:
+        """The next index that no process has taken; None at the end."""
+        with self._taken.get_lock():
+            index: int = self._taken.value
+            self._taken.value = index + 1
+        return index if index < self._count else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +53,7 @@ class Share:
     timeout_s: float
     connections: int
     plan: LoopPlan
-    prepared: Sequence[Any]
+    prepared: Sequence[Exchange]
     turns: SharedTurns | None = None
 
 
@@ -106,8 +121,6 @@ async def _send(share: Share, pipe: Connection, window: Window) -> None:
         await client.open(min(share.connections, OPENED_BEFORE))
         orders = _Orders(pipe)
         loop = make_loop(client, share.plan, orders.say_failing, share.turns)
-        if isinstance(loop, Conversations):
-            loop.prepare(share.prepared)
 
         async def begin() -> None:
             with Alarm() as alarm:

@@ -15,12 +15,12 @@ from multiprocessing.process import BaseProcess
 from time import monotonic_ns
 from typing import Any, Final
 
+from whet.client import Exchange
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.units import NS_PER_MS, NS_PER_S
 from whet.load.plan import TrialPlan
-from whet.load.turns import SharedTurns
-from whet.load.window import LoopPlan, Window, merge_windows
-from whet.load.worker import FAILING, READY, Share, hear_from, work
+from whet.load.window import Window, loop_plan, merge_windows
+from whet.load.worker import FAILING, READY, Share, SharedTurns, hear_from, work
 
 FULL_SHARE: Final = 0.5
 """Above half of a core a second process is taken: what arrives while one is at work has to wait."""
@@ -70,7 +70,7 @@ class Workers:
 
     def __init__(self, url: str, model: str, plan: TrialPlan, count: int) -> None:
         """``count`` processes for what ``plan`` asks of the server at ``url``."""
-        self._whole = LoopPlan(kind=plan.loop, slots=plan.load.slots, offsets_ns=plan.offsets_ns)
+        self._whole = loop_plan(plan)
         self._base = Share(
             url=url,
             model=model,
@@ -87,7 +87,7 @@ class Workers:
         self._parts: dict[int, Window] = {}
         self._ended: set[int] = set()
 
-    async def start(self, prepared: Sequence[Any]) -> None:
+    async def start(self, prepared: Sequence[Exchange]) -> None:
         """Spawn them with their shares and wait until each has its sockets.
 
         Raises ``MeasurementError`` where one ends or does not come up in time.
@@ -142,7 +142,7 @@ class Workers:
                     process.kill()
                     process.join()
 
-    def _shares(self, prepared: Sequence[Any]) -> list[Share]:
+    def _shares(self, prepared: Sequence[Exchange]) -> list[Share]:
         """Slots and places in equal parts; an open loop's requests one after the other."""
         parts = []
         turns = None

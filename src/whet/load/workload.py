@@ -10,8 +10,8 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from whet.core.records.load import PlannedRequest, WorkloadFacts
-from whet.load.plan import Draw, Workload, hash_requests
+from whet.core.records.load import PlannedRequest
+from whet.load.plan import Draw, Workload, describe_requests
 from whet.load.pool import PromptPool, read_pool
 from whet.load.prompts import Renderer, load_renderer
 from whet.load.sharing import shared_tokens
@@ -105,9 +105,12 @@ def build_workload(
     warm = _warm_prompts(source, spec)
     shared = shared_tokens(prompts, warm=warm, block_size=draw.block_size)
     requests = _plan(source, kinds, prompts, shared, lengths)
-    facts = _facts(spec, draw, requests, kinds)
-    turns = tuple(source.user(index) for index in range(len(requests)))
-    return Workload(requests=requests, facts=replace(facts, sources=turns))
+    facts = replace(
+        describe_requests(requests, block_size=draw.block_size, seed=spec.seed),
+        long_system_share=sum(kind.long for kind in kinds) / len(kinds),
+        sources=tuple(source.user(index) for index in range(len(requests))),
+    )
+    return Workload(requests=requests, facts=facts)
 
 
 def sample_turns(
@@ -160,13 +163,9 @@ def _source(
         pool=read_pool(pool),
         renderer=renderer,
         spec=spec,
-        label=_label(spec, draw, role),
+        label=f"{role}/{spec.seed}/{draw.load}/{draw.trial}",
         attempt=draw.attempt,
     )
-
-
-def _label(spec: WorkloadSpec, draw: Draw, role: str) -> str:
-    return f"{role}/{spec.seed}/{draw.load}/{draw.trial}"
 
 
 def _number(text: str) -> int:
@@ -200,12 +199,9 @@ def _shared_kinds(spec: WorkloadSpec) -> list[_Kind]:
     """Every shared prefix that the shares let occur, once."""
     if spec.shared_prefix_share == 0:
         return []
-    lengths = [long for long, share in _length_shares(spec) if share > 0]
+    shares = {False: 1 - spec.long_system_share, True: spec.long_system_share}
+    lengths = [long for long, share in shares.items() if share > 0]
     return [_Kind(long=long, shared=i) for long in lengths for i in range(spec.shared_prefixes)]
-
-
-def _length_shares(spec: WorkloadSpec) -> tuple[tuple[bool, float], ...]:
-    return ((False, 1 - spec.long_system_share), (True, spec.long_system_share))
 
 
 def _warm_prompts(source: _Source, spec: WorkloadSpec) -> list[tuple[int, ...]]:
@@ -244,27 +240,3 @@ def _plan(
 def _output_tokens(spec: WorkloadSpec, input_tokens: int) -> int:
     wanted = round(input_tokens / spec.input_output_ratio)
     return min(max(wanted, spec.min_output_tokens), spec.max_output_tokens)
-
-
-def _facts(
-    spec: WorkloadSpec, draw: Draw, requests: Sequence[PlannedRequest], kinds: Sequence[_Kind]
-) -> WorkloadFacts:
-    """What was really drawn, not what was asked for."""
-    total = len(requests)
-    inputs = sum(len(request.prompt_token_ids) for request in requests)
-    outputs = sum(request.max_tokens for request in requests)
-    shared = [request.prefix_id for request in requests if request.prefix_id is not None]
-    reused = sum(request.shared_tokens for request in requests)
-    return WorkloadFacts(
-        sha256=hash_requests(requests),
-        requests=total,
-        shared_prefix_share=len(shared) / total,
-        long_system_share=sum(kind.long for kind in kinds) / total,
-        shared_prefixes=len(set(shared)),
-        input_tokens_mean=inputs / total,
-        output_tokens_mean=outputs / total,
-        input_output_ratio=inputs / outputs,
-        block_size=draw.block_size,
-        expected_hit_rate=reused / inputs,
-        seed=spec.seed,
-    )

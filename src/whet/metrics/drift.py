@@ -32,15 +32,12 @@ DriftVerdict = Literal["drifting", "steady", "unknown"]
 class Drift:
     """How a figure moves within the steady requests, relative to its median.
 
-    ``slope_per_min`` is a share of the median a minute, ``change`` the same over the time between
-    the first and the last sample. ``reason`` says why the verdict is unknown. Both figures are None
+    ``change`` is a share of the median over the time between the first and the last sample, None
     if the slope is unknown.
     """
 
     verdict: DriftVerdict
-    slope_per_min: Estimate | None
-    change: Estimate | None
-    reason: str | None = None
+    change: Estimate | None = None
 
 
 def drift(ended_ns: Sequence[int], values: Sequence[float]) -> Drift:
@@ -56,11 +53,11 @@ def drift(ended_ns: Sequence[int], values: Sequence[float]) -> Drift:
     data = np.asarray(values, dtype=float)
     wanted = _TREND_BATCHES * _PER_BATCH
     if len(data) < wanted:
-        return _unknown(f"{len(data)} samples are too few; {wanted} are wanted")
+        return Drift(verdict="unknown")
     minutes = (np.asarray(ended_ns, dtype=np.int64) - ended_ns[0]) / _NS_PER_MIN
     length_min, median = float(minutes[-1]), float(np.median(data))
     if length_min <= 0 or median <= 0:
-        return _unknown("the samples span no time" if length_min <= 0 else "the median is 0")
+        return Drift(verdict="unknown")
     slope, half = _trend(_means(minutes), _means(data / median))
     low, high = (None, None) if half is None else (slope - half, slope + half)
     per_min = Estimate(value=slope, low=low, high=high, samples=len(data))
@@ -68,12 +65,7 @@ def drift(ended_ns: Sequence[int], values: Sequence[float]) -> Drift:
     verdict = _verdict(change)
     if verdict == "unknown" and abs(change.value) > MAX_CHANGE and _monotone(_means(data)):
         verdict = "drifting"
-    return Drift(
-        verdict=verdict,
-        slope_per_min=per_min,
-        change=change,
-        reason=None if verdict != "unknown" else "the interval of the slope is too wide to say",
-    )
+    return Drift(verdict=verdict, change=change)
 
 
 def drifts_of(trial: TrialRecord) -> dict[str, Drift]:
@@ -123,7 +115,3 @@ def _monotone(means: Floats) -> bool:
 
 def _means(values: Floats) -> Floats:
     return np.array([part.mean() for part in np.array_split(values, _TREND_BATCHES)])
-
-
-def _unknown(reason: str) -> Drift:
-    return Drift(verdict="unknown", slope_per_min=None, change=None, reason=reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -27,14 +28,7 @@ def certified_from(p: float) -> int:
     """
     if p <= 0.5:
         return 1
-    high = 2
-    while _at_most_one(high, p) > _TOO_UNSURE:
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _at_most_one(middle, p) > _TOO_UNSURE else (low, middle)
-    return high
+    return bisect_left(range(10**15), True, key=lambda n: _at_most_one(n, p) <= _TOO_UNSURE)
 
 
 def certified(p: float, samples: int) -> bool:

@@ -30,7 +30,7 @@ from whet.metrics.estimates import (
 )
 from whet.metrics.measured import UNPRICED, meets
 from whet.metrics.objective_text import constraint_text, goodput_text, trimmed
-from whet.metrics.quantiles import clustered_mean, clustered_quantile, more_samples
+from whet.metrics.quantiles import clustered_mean, clustered_quantile
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.usable import MAX_ERROR_SHARE
 
@@ -246,8 +246,9 @@ def _shown(estimate: Estimate | None, known: Sequence[float]) -> Estimate | None
 
 
 def _wanted(figure: Estimate | None, limit: float) -> int | None:
-    """Samples in all until the interval's half width is the distance to the bound."""
-    if figure is None or not figure.value or figure.value == limit:
+    """Samples in all until the half width, shrinking with 1/√n, is the distance to the bound."""
+    if figure is None or figure.low is None or figure.high is None or figure.value == limit:
         return None
-    more = more_samples(figure, abs(limit - figure.value) / figure.value)
-    return figure.samples + more if more else None
+    half = (figure.high - figure.low) / 2
+    wanted = math.ceil(figure.samples * (half / abs(limit - figure.value)) ** 2 - 1e-9)
+    return wanted if wanted > figure.samples else None

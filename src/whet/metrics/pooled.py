@@ -15,7 +15,7 @@ day is another round. Its interval adds the variance of the rounds, as random bl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -262,12 +262,8 @@ class StartTable:
         margin = math.log(limit) - float(logs.mean())
         if self.level.sd is None or margin <= 0:
             return None
-        sd, per_start = self.level.sd, self.level.freedom / max(1, self.starts(cell) - 1)
-
-        def half_width(starts: int) -> float:
-            return critical_t(per_start * (starts - 1), 1) * sd / math.sqrt(starts)
-
-        return fewest_starts(margin, half_width)
+        per_start = self.level.freedom / max(1, self.starts(cell) - 1)
+        return fewest_starts(margin, self.level.sd, per_start)
 
     def _contrast(self, reference: Cell, candidate: Cell) -> tuple[float, float]:
         """log(candidate ÷ reference), and its variance in units of the spread's."""
@@ -281,24 +277,25 @@ class StartTable:
         return means[0] - means[1], variance
 
     def _starts_needed(self, change: float, family: int) -> int | None:
-        sd = self.spread.sd
-        assert sd is not None
+        assert self.spread.sd is not None
         arms = max((len(block.figures) for block in self.blocks.values()), default=2)
-
-        def half_width(starts: int) -> float:
-            freedom = max(1, arms - 1) * (starts - 1)
-            return critical_t(freedom, max(1, family)) * sd * math.sqrt(2 / starts)
-
-        return fewest_starts(change, half_width)
+        per_start = max(1, arms - 1)
+        return fewest_starts(change, self.spread.sd, per_start, sides=2, family=family)
 
 
-def fewest_starts(margin: float, half_width: Callable[[int], float]) -> int | None:
+def fewest_starts(
+    margin: float, sd: float, per_start: float, *, sides: int = 1, family: int = 1
+) -> int | None:
     """How many starts, at least 2, make an interval narrower than ``margin`` on either side.
 
-    ``half_width`` is that of so many starts. None where more than 200.
+    Of ``sides`` means over starts of spread ``sd``; each start after the first brings ``per_start``
+    degrees of freedom. None where more than 200.
     """
-    numbers = range(2, _MOST_STARTS + 1)
-    return next((starts for starts in numbers if margin > half_width(starts)), None)
+    for starts in range(2, _MOST_STARTS + 1):
+        error = sd * math.sqrt(sides / starts)
+        if margin > critical_t(per_start * (starts - 1), family) * error:
+            return starts
+    return None
 
 
 def critical_t(freedom: float, family: int) -> float:

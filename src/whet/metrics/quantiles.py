@@ -1,4 +1,4 @@
-"""Intervals of values that come in groups, and whether they are narrow enough to stop."""
+"""Intervals of values that come in groups."""
 
 from __future__ import annotations
 
@@ -7,38 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from whet.core.errors import UsageError
 from whet.core.records.summary import Estimate
 from whet.metrics.estimates import Floats, certified, student_t
-
-
-def narrow_enough(estimate: Estimate | None, target: float) -> bool:
-    """Whether half the interval's width, relative to the figure, is at most ``target``.
-
-    A timed window may end on this where it is asked at the ends of batches, not after each request:
-    a rule that looks all the time stops on luck. False for a figure with an open end, one that is
-    not certified, and one that is not known.
-    """
-    half = None if estimate is None else _half_width(estimate, target)
-    if estimate is None or half is None or not estimate.certified:
-        return False
-    return half <= target * abs(estimate.value)
-
-
-def more_samples(estimate: Estimate | None, target: float) -> int | None:
-    """How many samples beyond the present ones ``narrow_enough`` would want, at the √n rate.
-
-    An interval shrinks with 1/√n, so n × (half width ÷ wanted)² samples are wanted in all.
-    0 where there are enough. None where no interval says how fast it shrinks, or where the figure
-    is 0.
-    """
-    half = None if estimate is None else _half_width(estimate, target)
-    if estimate is None or half is None or (estimate.value == 0 and half > 0):
-        return None
-    wanted = half and estimate.samples * (half / (target * abs(estimate.value))) ** 2
-    if not math.isfinite(wanted):
-        return None
-    return max(0, math.ceil(wanted - estimate.samples - 1e-9))
 
 
 def clustered_mean(groups: Sequence[Floats]) -> Estimate | None:
@@ -103,13 +73,3 @@ def _order_statistic(
     if not 0 < share < 1:
         return None
     return float(ordered[rounded(share * (len(ordered) - 1))])
-
-
-def _half_width(estimate: Estimate, target: float) -> float | None:
-    if not 0 < target < math.inf:
-        raise UsageError(
-            f"an interval's target width of {target} is not one", fix="give one above 0"
-        )
-    if estimate.low is None or estimate.high is None:
-        return None
-    return (estimate.high - estimate.low) / 2

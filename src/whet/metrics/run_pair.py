@@ -68,11 +68,7 @@ class RunPair:
         if sd is None or min(counts) == 0:
             return None
         per_start = self.spread.freedom / max(1, min(counts) - 1)
-
-        def half_width(starts: int) -> float:
-            return critical_t(per_start * (starts - 1), 1) * sd * math.sqrt(2 / starts)
-
-        return fewest_starts(abs(self._change(cell) - math.log(limit)), half_width)
+        return fewest_starts(abs(self._change(cell) - math.log(limit)), sd, per_start, sides=2)
 
     def _starts(self, cell: Cell) -> tuple[int, int]:
         return self.reference.starts(cell), self.candidate.starts(cell)

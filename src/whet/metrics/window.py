@@ -25,7 +25,7 @@ def first_wave(trial: TrialRecord) -> tuple[RequestEvent, ...]:
     Empty for a single slot and for open loops, which have none, for static batches, where every
     batch is one, and for a trial whose beginning was cut already.
     """
-    if trial.loop not in ("closed", "conversations") or trial.load.slots == 1 or not trial.requests:
+    if trial.loop != "closed" or trial.load.slots == 1 or not trial.requests:
         return ()
     if min(event.scheduled_ns for event in trial.requests) >= trial.window_start_ns > 0:
         return ()

@@ -55,7 +55,7 @@ class FileOptions:
     fixed_log: Path | None = None
     """Write the log with the fixes to this file."""
     workload: Path | None = None
-    """Write the log's prefix structure without its text, for whet bench --trace."""
+    """Write its times, lengths and shared blocks, without text, for whet bench --trace."""
 
 
 @Parameter(name="*")

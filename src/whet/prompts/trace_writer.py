@@ -1,108 +1,53 @@
-"""Write a log as a ``whet-prefix-trace``: its prefix structure without its text."""
+"""Write a log as a trace of lengths and shared blocks, without its text, in Qwen Bailian's form."""
 
 from __future__ import annotations
 
-import tempfile
-from array import array
+import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
+from typing import Final
 
-import numpy as np
-
-from whet.checkpoint.encoder import Ids
 from whet.core.errors import UsageError
 from whet.core.store import write_atomic
+from whet.core.units import ns_to_s
 from whet.prompts.analyse import Prompt
-from whet.requests.prefix_trace_file import (
-    PrefixRequest,
-    PrefixTraceFacts,
-    header_line,
-    request_line,
-)
+from whet.prompts.blocks import chain_hashes
+
+BLOCK_TOKENS: Final = 16
+"""Tokens of a hash id, as in Bailian's own traces."""
 
 
-def write_prefix_trace(prompts: Iterable[Prompt], path: Path) -> PrefixTraceFacts:
-    """Write what the prompts share, their lengths and times; no token and no hash of one.
+def write_workload(prompts: Iterable[Prompt], path: Path) -> int:
+    """Write times, lengths and shared blocks; return how many requests are left out.
 
-    Prompts without a token are left out. Raises ``UsageError`` for a log without a token,
-    ``StorageError`` where the file cannot be written.
+    Times count from the first, and blocks are numbered as they come: nothing is in the file from
+    which a text could be guessed but the lengths. An answer is as long as logged, else as its
+    limit. Left out are requests without a token, a time or either length. Raises ``UsageError``
+    where none is left, ``StorageError`` where the file cannot be written.
     """
-    lines: list[str] = []
-    sessions: dict[str, int] = {}
-    first_ns: int | None = None
-    last_ns = left_out = tokens = shared_tokens = 0
-    with tempfile.TemporaryFile() as spool:
-        tree = _PrefixTree(spool)
-        for prompt in prompts:
-            request = prompt.request
-            if not len(prompt.ids):
-                left_out += 1
-                continue
-            if request.at_ns is not None:
-                first_ns = request.at_ns if first_ns is None else first_ns
-                last_ns = request.at_ns - first_ns
-            parent, shared = tree.add(prompt.ids)
-            row = PrefixRequest(
-                length=len(prompt.ids),
-                parent=parent,
-                shared=shared,
-                output_tokens=request.output_tokens,
-                at_ns=None if request.at_ns is None else last_ns,
-                session=None
-                if request.session is None
-                else sessions.setdefault(request.session, len(sessions)),
-            )
-            lines.append(request_line(row))
-            tokens, shared_tokens = tokens + row.length, shared_tokens + shared
-    if not lines:
+    rows: list[str] = []
+    numbers: dict[int, int] = {}
+    first_ns, left_out = None, 0
+    for prompt in prompts:
+        request = prompt.request
+        answer = request.output_tokens or request.max_tokens
+        if not (len(prompt.ids) and answer) or request.at_ns is None:
+            left_out += 1
+            continue
+        first_ns = request.at_ns if first_ns is None else first_ns
+        blocks = chain_hashes(prompt.ids, BLOCK_TOKENS, salt=request.cache_salt)
+        row = {
+            "chat_id": len(rows),
+            "timestamp": ns_to_s(request.at_ns - first_ns),
+            "input_length": len(prompt.ids),
+            "output_length": answer,
+            "hash_ids": [numbers.setdefault(block, len(numbers)) for block in blocks],
+        }
+        rows.append(json.dumps(row))
+    if not rows:
         raise UsageError(
-            "there is no request with a token to write", fix="give a log that has some"
+            "no request of the log has a token, a time and the length of its answer",
+            fix="give a log with times and token counts, or send it with whet bench --dataset-path",
         )
-    facts = PrefixTraceFacts(
-        granularity=1,
-        requests=len(lines),
-        prompt_tokens=tokens,
-        shared_tokens=shared_tokens,
-        left_out=left_out,
-    )
-    write_atomic(path, "\n".join([header_line(facts), *lines, ""]))
-    return facts
-
-
-class _PrefixTree:
-    """A radix tree of prompts; each request owns the tokens from its branch point on.
-
-    The owned tokens are in a file, 4 bytes each; ``_branches`` maps (owner, depth, token) to the
-    request that continues there.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._branches: dict[tuple[int | None, int, int], int] = {}
-        self._starts, self._lengths, self._offsets = array("q"), array("q"), array("q")
-        self._size = 0
-
-    def add(self, ids: Ids) -> tuple[int | None, int]:
-        """The earlier request that shares most of ``ids``, and how many tokens it shares."""
-        ids = np.ascontiguousarray(ids, dtype=np.int32)
-        owner, shared = None, 0
-        while shared < len(ids):
-            branch = self._branches.get((owner, shared, int(ids[shared])))
-            if branch is None:
-                break
-            owner, shared = branch, shared + self._common(branch, ids[shared:])
-        if shared < len(ids):
-            self._branches[owner, shared, int(ids[shared])] = len(self._starts)
-        self._starts.append(shared)
-        self._lengths.append(len(ids) - shared)
-        self._offsets.append(self._size)
-        self._file.seek(self._size)
-        self._size += self._file.write(ids[shared:].tobytes())
-        return owner, shared
-
-    def _common(self, owner: int, rest: Ids) -> int:
-        count = min(self._lengths[owner], len(rest))
-        self._file.seek(self._offsets[owner])
-        differ = np.frombuffer(self._file.read(4 * count), dtype=np.int32) != rest[:count]
-        return int(differ.argmax()) if differ.any() else count
+    write_atomic(path, "\n".join([*rows, ""]))
+    return left_out

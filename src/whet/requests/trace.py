@@ -157,16 +157,14 @@ def cut_trace(trace: Trace, *, duration_s: float | None = None, rows: int | None
         raise UsageError(f"the number of trace rows to keep must be 1 or more (got {rows})")
     beginning = trace.rows[:rows]
     if duration_s is not None:
-        end_ns = _positive("the duration in seconds", duration_s) * NS_PER_S
+        if not 0 < duration_s < math.inf:
+            raise UsageError(
+                f"the duration in seconds is {duration_s}", fix="give a finite number above 0"
+            )
+        end_ns = duration_s * NS_PER_S
         due = zip(trace.rows, trace.times_ns, strict=True)
         beginning = tuple(row for row, at_ns in due if at_ns < end_ns)[:rows]
     return replace(trace, rows=beginning)
-
-
-def _positive(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise UsageError(f"{name} is {value}", fix="give a finite number above 0")
-    return value
 
 
 def _first_line(path: Path) -> str:

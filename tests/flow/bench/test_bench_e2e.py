@@ -61,12 +61,3 @@ def test_a_chat_has_the_length_that_was_asked_for(url: str, tmp_path: Path) -> N
     assert (told["completed"], told["failed"]) == (8, 0)
     assert set(told["input_lens"]) == {64}
     assert set(told["output_lens"]) == {6}
-
-
-def test_conversations_find_their_own_history_in_the_cache(url: str, tmp_path: Path) -> None:
-    told = bench(
-        url, tmp_path, "--conversations", "4", "--turns", "3", "--concurrency", "2", "--input-len",
-        "96", "--turn-len", "32", "--output-len", "16", "--num-warmups", "0",
-    )  # fmt: skip
-    assert (told["completed"], told["failed"]) == (12, 0)
-    assert told["run_info"]["prefix_hit_rate"] > 0.3

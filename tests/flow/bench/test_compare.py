@@ -90,13 +90,13 @@ def test_the_order_is_abba_and_a_pair_shares_its_number(stage: Stage) -> None:
     assert "".join("A" if url == A else "B" for url, _, _ in stage.sent) == "ABBAABBA"
     assert [number for _, _, number in stage.sent] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert {(url, model) for url, model, _ in stage.sent} == {(A, "one"), (B, "two")}
-    assert [t.trial for t in found.a.runs.trials] == [t.trial for t in found.b.runs.trials]
+    assert [t.trial for t in found.runs[0].trials] == [t.trial for t in found.runs[1].trials]
     assert (
         found.compared.pairs,
         isinstance(found.error, Interrupted),
         found.compared.warnings,
     ) == (4, False, ())
-    assert (found.a.name, found.b.name) == (f"{A} (one)", f"{B} (two)")
+    assert (found.compared.a, found.compared.b) == (f"{A} (one)", f"{B} (two)")
     require_comparison(found)
 
 
@@ -114,7 +114,7 @@ def test_a_stop_keeps_the_whole_pairs(
     assert {item.verdict for item in found.compared.comparisons} == {
         "undecided" if undecided else "no difference"
     }
-    assert len(found.a.runs.trials) + len(found.b.runs.trials) == place + 1
+    assert len(found.runs[0].trials) + len(found.runs[1].trials) == place + 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted("stopped by SIGTERM")])
@@ -129,8 +129,8 @@ def test_a_stop_between_two_trials(stage: Stage, error: BaseException) -> None:
         found.compared.pairs,
         found.compared.comparisons,
     ) == (True, 0, ())
-    assert len(found.a.runs.trials) == 1
-    assert found.b.runs.trials == ()
+    assert len(found.runs[0].trials) == 1
+    assert found.runs[1].trials == ()
 
 
 def test_a_server_that_is_lost_keeps_the_whole_pairs(stage: Stage) -> None:
@@ -139,7 +139,7 @@ def test_a_server_that_is_lost_keeps_the_whole_pairs(stage: Stage) -> None:
     assert isinstance(found.error, TrialLost)
     assert str(found.error) == "ended"
     assert found.compared.pairs == 2
-    assert len(found.b.runs.trials) == 3
+    assert len(found.runs[1].trials) == 3
     assert "B, trial 2 failed: ended" in found.compared.warnings[0]
 
 
@@ -152,7 +152,7 @@ def spoilt(record: TrialRecord) -> TrialRecord:
     [
         ((1, 2, 5, 6), r":9 \(two\): no run can be believed"),  # every trial of B
         ((0, 2, 4, 6), "no run is usable on both servers: run 1 of both"),
-        ((0, 4, 7), "too few runs are usable on both servers to measure the noise: run 1 of both"),
+        ((0, 4, 7), "too few runs are usable on both servers: run 1 of both"),
     ],
 )
 def test_a_side_that_cannot_be_believed(stage: Stage, places: tuple[int, ...], told: str) -> None:
@@ -212,16 +212,16 @@ def test_models_with_different_tokenizers_are_refused(tmp_path: Path) -> None:
         assert "first server's model" in str(refused.value)
         assert a.requests == b.requests == []
         found = measure(a.url, b.url, runs=2)
-    assert len(found.b.runs.trials) == 2, "--tokenizer is one for both"
+    assert len(found.runs[1].trials) == 2, "--tokenizer is one for both"
 
 
 def test_a_second_server_with_the_same_tokenizer_or_none_told(tmp_path: Path) -> None:
     root = other_tokenizer(tmp_path, lambda _: None)
     with in_thread(Rooted(Script(ttft_s=0.01), root=str(TOKENIZER))) as a:
         with in_thread(Rooted(Script(ttft_s=0.01), root=root)) as b:
-            assert len(measure(a.url, b.url, tokenizer=None, runs=2).b.runs.trials) == 2
+            assert len(measure(a.url, b.url, tokenizer=None, runs=2).runs[1].trials) == 2
         with scripted_server(ttft_s=0.01) as b:
-            assert len(measure(a.url, b.url, tokenizer=None, runs=2).b.runs.trials) == 2
+            assert len(measure(a.url, b.url, tokenizer=None, runs=2).runs[1].trials) == 2
 
 
 def test_one_model_of_one_server_twice_is_refused() -> None:
@@ -239,7 +239,7 @@ def test_the_second_servers_model() -> None:
         with pytest.raises(UsageError, match="--against-model takes one of other"):
             measure(a.url, b.url, model="scripted")
         found = measure(a.url, b.url, "other", model="scripted", runs=2)
-    assert (found.a.name, found.b.name) == (f"{a.url} (scripted)", f"{b.url} (other)")
+    assert (found.compared.a, found.compared.b) == (f"{a.url} (scripted)", f"{b.url} (other)")
 
 
 def test_a_second_server_that_is_not_there() -> None:
@@ -277,7 +277,7 @@ def test_both_servers_see_the_same_prompts_in_turn() -> None:
     assert prompts[0] == prompts[1]
     assert prompts[2] == prompts[3]
     assert len(frozenset().union(*prompts)) == 40, "a server never sees a prompt twice"
-    hashes = [[t.workload_sha256 for t in server.runs.trials] for server in (found.a, found.b)]
+    hashes = [[t.workload_sha256 for t in server.trials] for server in found.runs]
     assert hashes[0] == hashes[1]
     assert len(set(hashes[0])) == 4
 
@@ -286,10 +286,7 @@ def test_both_servers_get_the_same_arrivals() -> None:
     with scripted_server(ttft_s=0.005) as a, scripted_server(ttft_s=0.005) as b:
         arrivals = Arrivals(kind="poisson", rate_rps=400.0)
         found = measure(a.url, b.url, arrivals=arrivals, concurrency=None, runs=2)
-    times = [
-        [[e.scheduled_ns for e in t.requests] for t in server.runs.trials]
-        for server in (found.a, found.b)
-    ]
+    times = [[[e.scheduled_ns for e in t.requests] for t in server.trials] for server in found.runs]
     assert times[0] == times[1]
     assert times[0][0] != times[0][1]
 

@@ -24,7 +24,6 @@ from whet.flow.bench import saturation as module
 from whet.flow.bench.saturation import level_request, saturate
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
-from whet.load.conversations import ConversationShape
 from whet.load.dataset import Dataset
 from whet.load.lengths import fixed
 from whet.load.sources.request import BenchRequest, Target
@@ -33,12 +32,6 @@ from whet.metrics.objective_text import parse_objective
 from whet.metrics.saturation import SearchPlan
 
 SLOW = SearchObjective(constraints=parse_objective("ttft:median<50ms"))
-
-
-EIGHT = 8
-CHATS = ConversationShape(
-    conversations=1, turns=EIGHT, first_tokens=EIGHT, added_tokens=EIGHT, output_tokens=EIGHT
-)
 
 
 def request(url: str = "http://127.0.0.1:9", **given: Any) -> BenchRequest:
@@ -85,7 +78,7 @@ def test_the_highest_concurrency_of_a_queue() -> None:
             request(server.url),
             objective=SearchObjective(constraints=parse_objective("ttft:median<110ms")),
             axis="concurrency",
-            plan=slots(look_past=0),
+            plan=slots(),
             observer=Silent(),
             seconds=0,
         )
@@ -104,7 +97,7 @@ def test_the_highest_rate_of_a_queue() -> None:
             request(server.url, requests=150, arrivals=Arrivals(kind="constant", rate_rps=1.0)),
             objective=SearchObjective(bounds=(Bound(metric="ttft", limit_ms=60),), share=0.9),
             axis="rate",
-            plan=SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2, look_past=0),
+            plan=SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2),
             observer=Silent(),
             seconds=0,
         )
@@ -243,12 +236,6 @@ def test_a_search_over_a_dataset_sends_what_it_holds(
     assert [one.requests for one in asked] == [90]
 
 
-def test_conversations_are_counted_as_requests_are() -> None:
-    made = level_request(request(source=CHATS), "concurrency", level=8, effort=2, seconds=9)
-    assert isinstance(made.source, ConversationShape)
-    assert (made.source.conversations, made.requests, made.concurrency) == (64, 64, 8)
-
-
 def test_an_undecided_level_gets_more_requests(answers: Any) -> None:
     """Three requests have no interval of a median."""
     asked = answers(lambda given, _: served(10, count=3 if len(asked) < 2 else 40))
@@ -300,17 +287,6 @@ def test_a_stop_in_the_first_trial_decides_nothing(answers: Any) -> None:
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (None, None)
 
 
-def test_a_stop_while_looking_past_leaves_the_bracket_found(answers: Any) -> None:
-    def answer(given: BenchRequest, number: int) -> TrialRecord:
-        if given.concurrency == 16:
-            raise TrialInterrupted("stopped", record=served(1))
-        return by_slots(given, number)
-
-    answers(answer)
-    found = search(request(), slots())
-    assert (found.saturation.stopped, found.saturation.highest_met) == ("found", 4)
-
-
 def test_a_server_that_dies_between_trials_keeps_what_was_measured(answers: Any) -> None:
     def answer(given: BenchRequest, number: int) -> TrialRecord:
         if number == 2:
@@ -355,7 +331,7 @@ def test_a_level_that_fails_whole_after_others_answered_is_missed(answers: Any) 
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (2, 3)
     rates = [summarise([each], cell=UNPRICED).rps_mean for each in found.trials]
     levels = [each.level for each in found.saturation.measurements]
-    assert {at for at, rate in zip(levels, rates, strict=True) if rate is None} == {3, 4, 8}
+    assert {at for at, rate in zip(levels, rates, strict=True) if rate is None} == {3, 4}
 
 
 def test_traffic_that_a_level_cannot_have_keeps_what_was_measured(answers: Any) -> None:
@@ -390,7 +366,6 @@ def test_what_the_first_trial_refuses_is_a_usage_error(answers: Any) -> None:
         ({"arrivals": Arrivals(kind="at_once")}, "rate", "'at_once' have no one rate"),
         ({"arrivals": Arrivals(kind="trace", speed=1.0)}, "rate", "'trace' have no one rate"),
         ({"static": True}, "rate", "static batches have no rate"),
-        ({"source": CHATS}, "rate", "wait for its answers"),
     ],
 )
 def test_traffic_that_has_no_such_level(given: Any, axis: Any, said: str) -> None:

@@ -17,10 +17,9 @@ from whet.core.protocols import Silent
 from whet.demo import pair_paths
 from whet.flow.bench.run import reach
 from whet.load.arrivals import Arrivals
-from whet.load.conversations import ConversationShape
-from whet.load.dataset import LengthLimits
 from whet.load.lengths import LONGEST, fixed
-from whet.load.sources.request import BenchLoad, BenchRequest, DatasetFile, Source, Target
+from whet.load.plan import PlannedLoad
+from whet.load.sources.request import BenchRequest, DatasetFile, Source, Target
 from whet.load.sources.source import build_load, open_dataset
 from whet.load.synthetic import SharedPrefixes
 from whet.requests import LoggedRequest
@@ -28,7 +27,6 @@ from whet.requests.trace import Trace, TraceRow
 
 FOLDER = Path(pair_paths()[0])
 TARGET = Target(model="m", tokenizer=FOLDER)
-ANY_ROW = LengthLimits(min_input_tokens=1, min_output_tokens=1)
 
 
 def asked(source: Source | None, requests: int, **more: object) -> BenchRequest:
@@ -43,7 +41,7 @@ def hashed(tokens: int, *ids: int) -> TraceRow:
     return TraceRow(at_ns=0, input_tokens=tokens, output_tokens=1, prefix_ids=ids)
 
 
-def prompts(load: BenchLoad) -> list[tuple[int, ...]]:
+def prompts(load: PlannedLoad) -> list[tuple[int, ...]]:
     return [request.prompt_token_ids for request in load.workload.requests]
 
 
@@ -97,13 +95,6 @@ def test_the_size_of_a_block_is_the_server_s_own(
     assert sum(said in line for line in notes.said) == 1
 
 
-SHARING = ConversationShape(
-    conversations=2,
-    turns=2,
-    first_tokens=40,
-    added_tokens=10,
-    output_tokens=4,
-)
 PREFIXED = SharedPrefixes(count=1, tokens=40)
 
 
@@ -112,13 +103,12 @@ PREFIXED = SharedPrefixes(count=1, tokens=40)
     [
         (None, {"prefixes": PREFIXED, "inputs": fixed(24)}, (32 / 64, 40 / 64)),
         (traced(hashed(601, 1), hashed(601, 1)), {}, (512 / 1202, 510 / 1202)),
-        (SHARING, {"concurrency": 2}, (32 / 98, 40 / 98)),
     ],
 )
 def test_the_hit_rate_counts_blocks_of_that_size(
     source: Source | None, more: dict[str, object], rates: tuple[float, float]
 ) -> None:
-    """In blocks of 16 and of 10. A second turn has 58 tokens, of which 43 are in the cache."""
+    """In blocks of 16 and of 10."""
     for size, rate in zip((16, 10), rates, strict=True):
         load = build_load(asked(source, 2, **more), replace(TARGET, block_size=size), 0)
         assert load.workload.facts.block_size == size
@@ -131,7 +121,7 @@ def test_rows_of_a_dataset_share_blocks_of_that_size(tmp_path: Path) -> None:
         {"prompt": " ".join(["the"] * 39) + f" {number}", "output_tokens": 2} for number in "12"
     ]
     file.write_text("\n".join(map(json.dumps, rows)))
-    request = asked(DatasetFile(path=file, limits=ANY_ROW), 2)
+    request = asked(DatasetFile(path=file, sharegpt=False), 2)
     target = replace(TARGET, dataset=open_dataset(request, FOLDER, Silent()))
     facts = [
         build_load(request, replace(target, block_size=size), 0).workload.facts for size in (16, 10)
@@ -238,7 +228,7 @@ def test_runs_send_rows_of_their_own_while_there_are_such(tmp_path: Path) -> Non
     file = tmp_path / "rows.jsonl"
     rows = [{"prompt": f"question {number}", "output_tokens": 2} for number in range(9)]
     file.write_text("\n".join(map(json.dumps, rows)))
-    request = asked(DatasetFile(path=file, limits=ANY_ROW), 2, warmup=1, runs=3)
+    request = asked(DatasetFile(path=file, sharegpt=False), 2, warmup=1, runs=3)
     target = replace(TARGET, dataset=open_dataset(request, FOLDER, Silent()))
     loads = [build_load(request, target, number) for number in range(3)]
     sent = [call.prompt for load in loads for call in (load.calls or ())]
@@ -246,21 +236,3 @@ def test_runs_send_rows_of_their_own_while_there_are_such(tmp_path: Path) -> Non
     assert (len(sent), len(warm)) == (6, 3)
     assert set(sent) | set(warm) == {row["prompt"] for row in rows}
     assert all(load.workload.facts.requests == 2 for load in loads)
-
-
-def test_the_facts_of_conversations_count_turns() -> None:
-    shape = ConversationShape(
-        conversations=2,
-        turns=3,
-        first_tokens=40,
-        added_tokens=10,
-        output_tokens=4,
-    )
-    request = asked(shape, 2, concurrency=2, warmup=2)
-    load = build_load(request, TARGET, 0)
-    assert request.loop == "conversations"
-    assert (load.workload.facts.requests, load.workload.facts.shared_prefixes) == (6, 2)
-    assert load.workload.facts.output_tokens_mean == 4
-    assert 0 < load.workload.facts.expected_hit_rate < 1
-    assert len(load.warmup) == len(load.warmup_calls or ()) == 2
-    assert load.workload.facts.sha256 != build_load(request, TARGET, 1).workload.facts.sha256

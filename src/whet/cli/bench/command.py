@@ -19,8 +19,10 @@ from whet.flow.bench.options import BenchOptions
 
 
 def bench(
-    url: Annotated[str | None, Parameter(help="Server address, such as http://host:port.")] = None,
-    /,
+    url: Annotated[
+        str | None,
+        Parameter(name=["--url", "--base-url"], help="Server address, such as http://host:port."),
+    ] = None,
     *,
     options: BenchOptions = BenchOptions(),
     output: OutputOptions = OutputOptions(),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import Interrupted, UsageError
@@ -17,22 +17,16 @@ from whet.flow.bench.options import ResultOptions
 if TYPE_CHECKING:
     from whet.core.records.load import TrialRecord
     from whet.core.records.objective import Bound, Constraint, SearchResult
-    from whet.flow.bench.compare import AgainstResult, ServerRuns
+    from whet.flow.bench.compare import AgainstResult
     from whet.flow.bench.run import BenchResult
-    from whet.report.bench.vllm_json import Selection
     from whet.report.document import Chart, Section
-
-_DETAILS: Final = (
-    "input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times", "queue_times",
-    "generated_texts", "errors",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultView:
     """Which figures are shown and judged, and where they are saved."""
 
-    selection: Selection
+    percentiles: tuple[float, ...]
     bounds: tuple[Bound, ...] | None
     constraints: tuple[Constraint, ...] | None
     path: Path | None
@@ -41,15 +35,13 @@ class ResultView:
 
 
 def read_view(options: ResultOptions) -> ResultView:
-    """The options, checked. ``UsageError`` for a metric, percentile or objective that is wrong."""
+    """The options, checked. ``UsageError`` for a percentile or objective that is wrong."""
     from whet.flow.bench.build import key_values, read_objectives
 
     notes = key_values(options.metadata, "--metadata")
-    if options.label is not None:
-        notes["label"] = options.label
     bounds, constraints = read_objectives(options)
     return ResultView(
-        selection=_selection(options.percentile_metrics, options.metric_percentiles),
+        percentiles=_percentiles(options.metric_percentiles),
         bounds=bounds,
         constraints=constraints,
         path=options.result_dir / options.result_filename if options.save_result else None,
@@ -64,23 +56,16 @@ def _without_secret(name: str, value: str) -> str:
     return SECRET.sub(REDACTED, redact(value))
 
 
-def _selection(metrics: str, percentiles: str) -> Selection:
-    from whet.report.bench.vllm_json import METRICS, Selection
-
-    names = tuple(part.strip() for part in metrics.split(",") if part.strip())
-    if not names or set(names) - set(METRICS):
-        raise UsageError(
-            f"--percentile-metrics {metrics!r}: give some of {', '.join(METRICS)}, comma-separated"
-        )
+def _percentiles(text: str) -> tuple[float, ...]:
     try:
-        wanted = tuple(float(part) for part in percentiles.split(","))
+        percentiles = tuple(float(part) for part in text.split(","))
     except ValueError:
-        wanted = ()
-    if not wanted or not all(0 < p < 100 for p in wanted):
+        percentiles = ()
+    if not percentiles or not all(0 < p < 100 for p in percentiles):
         raise UsageError(
-            f"--metric-percentiles {percentiles!r}: give numbers between 0 and 100, like 90,95,99"
+            f"--metric-percentiles {text!r}: give numbers between 0 and 100, like 90,95,99"
         )
-    return Selection(metrics=names, percentiles=wanted)
+    return percentiles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,26 +115,20 @@ def compare_report(result: AgainstResult, view: ResultView) -> Report:
     """Both servers, and what the comparison decides."""
     from whet.report.bench.compare import against_json, compare_section
 
-    sides = {"A": result.a, "B": result.b}
-    sections = {
-        letter: _section(side.runs, view) for letter, side in sides.items() if side.runs.trials
-    }
-    document = against_json(
-        result.compared,
-        *(_server_json(side, view) for side in sides.values()),
-        interrupted=isinstance(result.error, Interrupted),
-    )
+    compared, (a, b) = result.compared, result.runs
+    sections = [
+        replace(section, title=f"{letter}: {name}, {section.title}")
+        for letter, name, runs in (("A", compared.a, a), ("B", compared.b, b))
+        if runs.trials and (section := _section(runs, view))
+    ]
+    servers = (_server_json(*each, view) for each in zip(result.urls, result.runs, strict=True))
+    stopped = isinstance(result.error, Interrupted)
+    document = against_json(compared, *servers, interrupted=stopped)
     return Report(
-        sections=[
-            *(
-                replace(section, title=f"{letter}: {sides[letter].name}, {section.title}")
-                for letter, section in sections.items()
-            ),
-            compare_section(result.compared),
-        ],
+        sections=[*sections, compare_section(compared)],
         document=document,
         files={"": document},
-        charts=_latency_charts({"-a": result.a.runs.trials, "-b": result.b.runs.trials}, view),
+        charts=_latency_charts({"-a": a.trials, "-b": b.trials}, view),
     )
 
 
@@ -164,10 +143,9 @@ def _latency_charts(
     return {suffix: latency_chart(each) for suffix, each in trials.items()}
 
 
-def _server_json(server: ServerRuns, view: ResultView) -> dict[str, Any]:
-    runs = server.runs
+def _server_json(url: str, runs: BenchResult, view: ResultView) -> dict[str, Any]:
     return {
-        "url": server.url,
+        "url": url,
         "model_id": runs.model,
         "tokenizer_id": runs.tokenizer,
         "runs": [run_json(trial, runs, view) for trial in runs.trials],
@@ -178,7 +156,7 @@ def search_report(result: SearchResult, view: ResultView) -> Report:
     """The highest load that meets an objective."""
     from whet.report.bench.saturation import saturation_json, search_chart, search_section
 
-    document = saturation_json(result) | view.notes
+    document = saturation_json(result, view.percentiles, detailed=view.detailed) | view.notes
     return Report(
         sections=[search_section(result)],
         document=document,
@@ -197,7 +175,7 @@ def _section(result: BenchResult, view: ResultView) -> Section:
     )
     return load_section(
         result.trials,
-        view.selection,
+        view.percentiles,
         expected_hit_rate=facts.expected_hit_rate if facts is not None and shares else None,
         bounds=view.bounds,
         constraints=view.constraints,
@@ -210,9 +188,7 @@ def run_json(trial: TrialRecord, result: BenchResult, view: ResultView) -> dict[
     from whet.report.bench.vllm_json import run_info, vllm_result
 
     run = run_info(trial, result.model, result.tokenizer)
-    run |= vllm_result(trial, view.selection, bounds=view.bounds)
+    run |= vllm_result(trial, view.percentiles, bounds=view.bounds, detailed=view.detailed)
     run["request_rate"] = "inf" if request.rate_rps is None else request.rate_rps
     run["burstiness"] = 1.0 if request.arrivals is None else request.arrivals.burstiness or 1.0
-    if not view.detailed:
-        run = {key: value for key, value in run.items() if key not in _DETAILS}
     return run | view.notes

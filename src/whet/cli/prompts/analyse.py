@@ -43,7 +43,7 @@ def analyse(
     from whet.prompts.cache_size import find_cache
     from whet.prompts.log_writer import write_fixed_log
     from whet.prompts.report import print_report, write_report
-    from whet.prompts.trace_writer import write_prefix_trace
+    from whet.prompts.trace_writer import write_workload
 
     cache, files = options.cache, options.files
     block, blocks = find_cache(cache, model)
@@ -77,8 +77,8 @@ def analyse(
             write_fixed_log(prompts, variables, kinds, files.fixed_log)
             observer.note(f"written: {files.fixed_log}")
         if files.workload is not None:
-            write_prefix_trace(prompts.prompts(), files.workload)
-            observer.note(f"written: {files.workload}")
+            left_out = write_workload(prompts.prompts(), files.workload)
+            observer.note(f"written: {files.workload}; requests left out: {left_out}")
         output.console.print(f"\nReport: {output_dir / 'prompts.html'}")
 
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, PlainSerializer
 from whet.core.load import Load
 from whet.core.records.summary import Status
 
-Loop = Literal["closed", "static", "open", "conversations"]
+Loop = Literal["closed", "static", "open"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,9 +181,9 @@ class TrialRecord:
     ``counters_before`` and ``counters_after`` bracket the timed requests; ``memory_bytes`` is the
     highest reading of the server's process tree in between. ``excluded_warmup`` counts the requests
     sent before.
-    ``loop`` is closed, static, open or conversations; the ``load`` of an open loop of ``whet
-    bench`` is its cap. ``start`` numbers the starts of the variant's server in a run, from 0; None
-    for a server that whet did not start.
+    ``loop`` is closed, static or open; the ``load`` of an open loop of ``whet bench`` is its cap.
+    ``start`` numbers the starts of the variant's server in a run, from 0; None for a server that
+    whet did not start.
     """
 
     variant: str

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from whet.core.errors import Interrupted, MeasurementError, UsageError, WhetError
-from whet.core.format import plural
+from whet.core.errors import Interrupted, UsageError, WhetError
 from whet.core.records.load import TrialRecord
 from whet.core.records.summary import Estimate
 
@@ -85,8 +84,7 @@ class Saturation:
 
     ``highest_met`` is below ``lowest_missed``, and nothing at or below it was missed; either is
     None without such a level. ``undecided_levels`` stayed undecided at the highest effort and count
-    as missed. ``met_above_missed`` are levels that were met although a lower one was missed: where
-    it is not empty, the answer does not fall with the load and the bracket is not to be trusted.
+    as missed.
     """
 
     highest_met: float | None = None
@@ -94,19 +92,6 @@ class Saturation:
     stopped: StopReason
     measurements: tuple[LoadMeasurement, ...] = ()
     undecided_levels: tuple[float, ...] = ()
-    met_above_missed: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Knee:
-    """Where throughput stops growing with the load.
-
-    ``bend`` is the distance of the curve above its chord, as a share of its range (0 to 1).
-    """
-
-    level: float
-    throughput: float
-    bend: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,25 +120,14 @@ class SearchResult:
     """The answer of a search, and the trial behind each of its measurements, in the same order.
 
     ``error`` is what ended the search early: ``saturation`` is then what the measurements until
-    then say, and its ``stopped`` is ``budget`` unless the bracket was closed. ``knee`` is that of
-    completed requests per second. Raises ``MeasurementError`` where trials and measurements are not
-    as many.
+    then say, and its ``stopped`` is ``budget``.
     """
 
     axis: SearchAxis
     objective: SearchObjective
     saturation: Saturation
     trials: tuple[TrialRecord, ...]
-    knee: Knee | None = None
     error: WhetError | None = None
-
-    def __post_init__(self) -> None:
-        trials, wanted = len(self.trials), len(self.saturation.measurements)
-        if trials != wanted:
-            raise MeasurementError(
-                f"the search holds {plural(wanted, 'measurement')} and {plural(trials, 'trial')}",
-                fix="give the judged trials, one a measurement",
-            )
 
     @property
     def interrupted(self) -> bool:

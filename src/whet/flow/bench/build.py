@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,63 +23,47 @@ from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
 from whet.flow.bench.options import BenchOptions, ResultOptions, SourceOptions
 from whet.load.arrivals import Arrivals
-from whet.load.conversations import ConversationShape
-from whet.load.dataset import LengthLimits
-from whet.load.lengths import LONGEST, Lengths
-from whet.load.prefix_traces import as_trace
+from whet.load.lengths import Lengths
 from whet.load.sources.replay import holds_prompts
 from whet.load.sources.request import (
     INPUT_LENGTHS,
     OUTPUT_LENGTHS,
     BenchRequest,
     DatasetFile,
-    PrefixReplay,
     Source,
 )
 from whet.load.synthetic import SharedPrefixes
 from whet.metrics.objective_text import parse_goodput, parse_objective
-from whet.requests.prefix_trace_file import is_prefix_trace, read_prefix_trace
 from whet.requests.trace import Reading, Trace, cut_trace, read_trace
 
-_MOST_THINK_S: Final = 10_000.0
-_USUAL_PORT: Final = 8000
 _USUAL_REQUESTS: Final = 200
 
 _SYNTHETIC: Final = "synthetic prompts"
 _DATASET: Final = "--dataset-path"
 _TRACE: Final = "--trace"
-_CONVERSATIONS: Final = "--conversations"
 
 _RATED: Final = (_SYNTHETIC, _DATASET)
 _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
     "form": (_SYNTHETIC, _TRACE),
     "endpoint": (_SYNTHETIC, _TRACE),
     "backend": (_SYNTHETIC, _TRACE),
-    "input_len": (_SYNTHETIC, _CONVERSATIONS),
-    "output_len": (_SYNTHETIC, _DATASET, _TRACE, _CONVERSATIONS),
+    "input_len": (_SYNTHETIC,),
     "random_range_ratio": (_SYNTHETIC,),
     "prefixes": (_SYNTHETIC,),
     "prefix_len": (_SYNTHETIC,),
     "request_rate": _RATED,
     "static_batches": _RATED,
     "dataset_name": (_SYNTHETIC, _DATASET),
-    "num_prompts": (_SYNTHETIC, _DATASET, _TRACE),
-    "find_max": (_SYNTHETIC, _DATASET, _CONVERSATIONS),
+    "find_max": _RATED,
     "trace_speed": (_TRACE,),
     "trace_duration": (_TRACE,),
     "trace_unit": (_TRACE,),
     "trace_block_size": (_TRACE,),
-    "turns": (_CONVERSATIONS,),
-    "turn_len": (_CONVERSATIONS,),
-    "think_s": (_CONVERSATIONS,),
 }
 """The kinds of traffic that an option has a meaning for; the first is named in messages."""
 _NEEDS: Final = {
-    "port": "host",
     "burstiness": "request_rate",
     "constant": "request_rate",
-    "ramp_up_end_rps": "request_rate",
-    "ramp_s": "ramp_up_end_rps",
     "prefix_zipf": "prefixes",
     "prefix_share": "prefixes",
     "against_model": "against",
@@ -97,13 +80,14 @@ def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
     _refuse_misfits(given, kind)
     prompts, load, server = options.prompts, options.load, options.server
     source = _source(options, given)
-    ramp = None if load.ramp_up_end_rps is None else (load.ramp_up_end_rps, load.ramp_s)
-    speed = _trace_speed(source_options, source)
-    arrivals = Arrivals(kind="trace", speed=speed) if speed else _arrivals(load, ramp)
-    address = _address(url, server)
+    speed = _trace_speed(source_options)
+    arrivals = Arrivals(kind="trace", speed=speed) if speed else _arrivals(load)
+    if url is None:
+        raise UsageError("the server's address is missing", fix="give its URL")
+    split_server_url(url, "URL")
     set_environment(server)
     return BenchRequest(
-        url=address,
+        url=url,
         requests=_count(options, source),
         form=_form(server),
         server=server,
@@ -158,7 +142,6 @@ def _kind(source: SourceOptions) -> str:
     files = {
         _DATASET: source.dataset_path,
         _TRACE: source.trace,
-        _CONVERSATIONS: source.conversations,
     }
     chosen = [flag for flag, value in files.items() if value is not None]
     if len(chosen) > 1:
@@ -178,37 +161,12 @@ def _refuse_misfits(given: frozenset[str], kind: str) -> None:
             raise UsageError(f"{_flag(name)} needs {_flag(other)}", fix="give it too")
     if {"static_batches", "request_rate"} <= given:
         raise UsageError("--static-batches waits for its slowest", fix="leave out --request-rate")
-    for name in ("find_max", "until"):
-        if {"against", name} <= given:
-            raise UsageError(
-                "--against sends a fixed number of trials to each server",
-                fix=f"leave out {_flag(name)}",
-            )
+    if {"against", "find_max"} <= given:
+        raise UsageError("--against sends fixed loads to both", fix="leave out --find-max")
 
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _address(url: str | None, server: ServerOptions) -> str:
-    host = None if server.host is None else _host_url(server.host, server.port or _USUAL_PORT)
-    addresses = [each for each in (url, server.base_url, host) if each is not None]
-    if len(addresses) != 1:
-        raise UsageError(
-            "give the server's address once: URL, --base-url, or --host and --port "
-            f"(got {len(addresses)})"
-        )
-    split_server_url(addresses[0], "URL" if url else "--host" if host else "--base-url")
-    return addresses[0]
-
-
-def _host_url(host: str, port: int) -> str:
-    if "/" in host:
-        raise UsageError(
-            f"--host takes a name or an address, not {host!r}", fix="give a URL as URL"
-        )
-    host = f"[{host}]" if ":" in host and "[" not in host else host  # IPv6
-    return f"http://{host}:{port}"
 
 
 def _form(server: ServerOptions) -> Form:
@@ -230,10 +188,10 @@ def _source(options: BenchOptions, given: frozenset[str]) -> Source | None:
     source = options.source
     _check_dataset_name(source)
     if source.dataset_path is not None:
-        return DatasetFile(path=source.dataset_path, limits=_limits(source.dataset_name))
+        return DatasetFile(path=source.dataset_path, sharegpt=source.dataset_name == "sharegpt")
     if source.trace is not None:
         return _trace(options, given, source.trace)
-    return None if source.conversations is None else _chats(options, source.conversations)
+    return None
 
 
 def _check_dataset_name(source: SourceOptions) -> None:
@@ -244,21 +202,7 @@ def _check_dataset_name(source: SourceOptions) -> None:
         raise UsageError(f"--dataset-name {name} needs its file", fix="give --dataset-path")
 
 
-def _limits(name: str | None) -> LengthLimits:
-    """vLLM's limits for ShareGPT; else every row that has a token in and one out."""
-    if name == "sharegpt":
-        return LengthLimits()
-    return LengthLimits(
-        min_input_tokens=1,
-        min_output_tokens=1,
-        max_input_tokens=LONGEST,
-        max_total_tokens=2 * LONGEST,
-    )
-
-
-def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace | PrefixReplay:
-    if is_prefix_trace(path):
-        return _prefix_trace(options, given, path)
+def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace:
     source = options.source
     trace = read_trace(
         path,
@@ -275,60 +219,17 @@ def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace | 
         )
     if "form" in given and holds_prompts(trace):
         raise UsageError(f"{path} holds its own prompts", fix="leave out --form")
-    _refuse_output_len(options, trace)
-    return cut_trace(trace, duration_s=options.source.trace_duration)
-
-
-def _prefix_trace(options: BenchOptions, given: frozenset[str], path: Path) -> PrefixReplay:
-    """With times, or without where a request has none: then they are sent in order."""
-    trace = read_prefix_trace(path, max_requests=options.load.num_prompts)
-    whole = PrefixReplay(trace=trace, timeline=as_trace(trace))
-    _refuse_output_len(options, whole.timeline)
-    if not whole.timed:
-        for name in ("trace_speed", "trace_duration"):
-            if name in given:
-                raise UsageError(
-                    f"{trace.path} has no times to play", fix=f"leave out {_flag(name)}"
-                )
-        return whole
-    timeline = cut_trace(whole.timeline, duration_s=options.source.trace_duration)
-    first = replace(trace, requests=trace.requests[: len(timeline.rows)])
-    return PrefixReplay(trace=first, timeline=timeline)
-
-
-def _refuse_output_len(options: BenchOptions, trace: Trace) -> None:
     has_lengths = all(row.output_tokens is not None for row in trace.rows)
     if options.prompts.output_len is not None and has_lengths:
-        raise UsageError(
-            f"{trace.path} has the length of every answer", fix="leave out --output-len"
-        )
-
-
-def _chats(options: BenchOptions, count: int) -> ConversationShape:
-    source, prompts = options.source, options.prompts
-    if not 0 <= source.think_s <= _MOST_THINK_S:
-        raise UsageError(f"--think-s {source.think_s:g}: give seconds from 0 to {_MOST_THINK_S:g}")
-    return ConversationShape(
-        conversations=count,
-        turns=source.turns,
-        first_tokens=prompts.input_len or INPUT_LENGTHS.low,
-        added_tokens=source.turn_len,
-        output_tokens=prompts.output_len or OUTPUT_LENGTHS.low,
-        think_ms=round(source.think_s * 1000),
-        ignore_eos=options.sampling.ignore_eos,
-        extra=_body(options.sampling),
-        seed=options.load.seed,
-    )
+        raise UsageError(f"{path} has the length of every answer", fix="leave out --output-len")
+    return cut_trace(trace, duration_s=source.trace_duration)
 
 
 def _count(options: BenchOptions, source: Source | None) -> int:
-    """How many requests a run has, or how many conversations."""
-    match source:
-        case Trace(rows=rows):
-            return len(rows)
-        case PrefixReplay(timeline=timeline):
-            return len(timeline.rows)
-    return options.source.conversations or options.load.num_prompts or _USUAL_REQUESTS
+    """How many requests a run has."""
+    if isinstance(source, Trace):
+        return len(source.rows)
+    return options.load.num_prompts or _USUAL_REQUESTS
 
 
 def _lengths(tokens: int | None, default: Lengths, ratio: float) -> Lengths | None:
@@ -350,25 +251,22 @@ def _shared_prefixes(prompts: PromptOptions) -> SharedPrefixes | None:
     )
 
 
-def _trace_speed(options: SourceOptions, source: Source | None) -> float | None:
-    """How fast the source's own times are played; None where it has none to play."""
-    if options.trace is None or (isinstance(source, PrefixReplay) and not source.timed):
+def _trace_speed(options: SourceOptions) -> float | None:
+    """How fast the source's own times are played; None where it has none."""
+    if options.trace is None:
         return None
     if not (math.isfinite(options.trace_speed) and options.trace_speed > 0):
         raise UsageError(f"--trace-speed {options.trace_speed:g}: give a finite number above 0")
     return options.trace_speed
 
 
-def _arrivals(load: LoadOptions, ramp: tuple[float, float] | None) -> Arrivals | None:
+def _arrivals(load: LoadOptions) -> Arrivals | None:
     """The arrival process; None for a closed loop."""
     rate = load.request_rate
     if rate is None:
         return None
-    if load.burstiness != 1.0 and (load.constant or ramp is not None):
-        raise UsageError("--burstiness does not go with --constant or a ramp", fix="leave it out")
-    if ramp is not None:
-        kind = "ramp_constant" if load.constant else "ramp_poisson"
-        return Arrivals(kind=kind, rate_rps=rate, end_rate_rps=ramp[0], ramp_s=ramp[1])
+    if load.burstiness != 1.0 and load.constant:
+        raise UsageError("--burstiness does not go with --constant", fix="leave it out")
     if load.constant and math.isfinite(rate):
         return Arrivals(kind="constant", rate_rps=rate)
     return Arrivals.at_rate(rate, burstiness=load.burstiness)

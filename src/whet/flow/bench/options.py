@@ -35,14 +35,6 @@ class SourceOptions:
     """Speed of the trace; 2 plays it twice as fast."""
     trace_duration: float | None = None
     """Play only the first seconds of the trace."""
-    conversations: PositiveInt | None = None
-    """Number of chats of several turns, --max-concurrency at once."""
-    turns: int = 4
-    """Turns per conversation."""
-    turn_len: PositiveInt = 64
-    """Tokens that each later turn adds."""
-    think_s: float = 0.0
-    """Seconds between an answer and the next turn."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Search"))
@@ -51,11 +43,7 @@ class SearchOptions:
     """The search for the highest load that meets an objective."""
 
     find_max: Literal["rate", "concurrency"] | None = None
-    """Find the highest rate or concurrency that meets --slo or --goodput."""
-    find_start: Annotated[float | None, Parameter(validator=Number(gte=0.01))] = None
-    """First load to measure. Default: --request-rate or --max-concurrency."""
-    find_limit: Annotated[float | None, Parameter(validator=Number(gte=0.01))] = None
-    """Highest load to measure. Default: 10000 requests/s, 4096 in flight."""
+    """Search, from the given rate or concurrency up, for the highest that meets the objective."""
     find_budget: PositiveInt = 20
     """Maximum number of measurements."""
     find_seconds: _Seconds = 20.0
@@ -84,8 +72,6 @@ class ResultOptions:
     """Objective of each request in ms: "ttft:200 tpot:50 e2el:5000"."""
     objective: Annotated[str | None, Parameter(name=["--objective", "--slo"])] = None
     """Objective of the run: "ttft:p95<300ms;tpot:p95<50ms;error<1%"."""
-    percentile_metrics: str = "ttft,tpot,itl,e2el"
-    """Metrics to show."""
     metric_percentiles: str = "90,95,99"
     """Percentiles to show."""
     save_result: bool = False
@@ -96,8 +82,6 @@ class ResultOptions:
     """Directory for --save-result."""
     result_filename: str = "bench.json"
     """File name for --save-result."""
-    label: str | None = None
-    """Label that is stored in the JSON."""
     metadata: Annotated[tuple[str, ...], Parameter(name="--metadata")] = ()
     """KEY=VALUE that is stored in the JSON. Repeatable."""
 
@@ -130,27 +114,34 @@ class BenchOptions:
 REFUSED: Final = {
     "--append-result": "each run has a file of its own; choose it with --result-filename",
     "--chat-template-kwargs": "send them with --extra-body '{\"chat_template_kwargs\": …}'",
+    "--conversations": "replay a log of chats with --trace",
     "--enable-multimodal-chat": "whet sends text only",
     "--hf-name": "download the dataset and give it with --dataset-path",
     "--hf-output-len": "download the dataset and give it with --dataset-path",
     "--hf-split": "download the dataset and give it with --dataset-path",
     "--hf-subset": "download the dataset and give it with --dataset-path",
     "--logprobs": "send it with --extra-body '{\"logprobs\": N}'",
+    "--host": "give the server's URL, such as http://host:8000",
+    "--label": "use --metadata label=…",
     "--lora-modules": "name the adapter with --model",
+    "--percentile-metrics": "all are shown and saved",
     "--plot-timeline": "--save-result writes a chart",
+    "--port": "give the server's URL, such as http://host:8000",
     "--prefix-repetition-num-prefixes": "use --prefixes",
     "--prefix-repetition-output-len": "use --output-len",
     "--prefix-repetition-prefix-len": "use --prefix-len",
     "--prefix-repetition-suffix-len": "use --input-len",
     "--profile": "profile the server with its own tools",
-    "--ramp-up-start-rps": "use --request-rate",
-    "--ramp-up-strategy": "use --ramp-up-end-rps and --ramp-s",
+    "--ramp-up-end-rps": "run it once at each rate",
+    "--ramp-up-start-rps": "run it once at each rate",
+    "--ramp-up-strategy": "run it once at each rate",
     "--random-batch-size": "a request has one prompt",
     "--ready-check-timeout-sec": "start the server first",
     "--request-id-prefix": "send it with --header X-Request-Id=…",
     "--skip-tokenizer-init": "lengths are counted with the model's own tokenizer",
     "--tokenizer-mode": "the tokenizer is read from tokenizer.json",
     "--trust-remote-code": "whet runs no code of a checkpoint",
+    "--until": "repeat the run with --num-runs",
     "--use-beam-search": "beam search is not streamed",
 }
-"""Options of ``vllm bench serve`` that whet does not have, and what to do instead."""
+"""Options of ``vllm bench serve``, and two former ones, that whet does not have; the successor."""

@@ -19,16 +19,13 @@ from whet.core.records.load import (
     TrialRecord,
     WorkloadFacts,
 )
-from whet.flow.bench.prefix_trace import report_best, report_hits
 from whet.flow.model_entry import model_entry
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
 from whet.load.sources.replay import report_trace
 from whet.load.sources.request import BenchRequest, Target
 from whet.load.sources.source import build_load, open_dataset, read_block_size
-from whet.metrics import UNPRICED, summarise
-from whet.metrics.quantiles import narrow_enough
-from whet.metrics.usable import trial_problem, usable_trials
+from whet.metrics.usable import trial_problem
 
 _SHORT_OF_RATE = 0.95
 
@@ -60,38 +57,31 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     model, folder = str(entry["id"]), _tokenizer(request, entry)
     observer.note(f"{model}, tokenizer {folder.name}")
     report_trace(request, folder, observer)
-    target = Target(
+    return Target(
         model=model,
         tokenizer=folder,
         dataset=open_dataset(request, folder, observer),
         block_size=read_block_size(request, observer),
     )
-    report_best(request, target.block_size, observer)
-    return target
 
 
 def bench(request: BenchRequest, observer: Observer) -> BenchResult:
     """Reach the server, then send the traffic ``runs`` times, fresh each time.
 
-    With ``until`` it goes on to at most ``max_runs``, as long as half the interval of the output
-    rate is wider than that percentage of it. Raises as ``reach`` does. A request that fails is an
-    event of its trial and raises nothing.
+    Raises as ``reach`` does. A request that fails is an event of its trial and raises nothing.
     """
     target = reach(request, observer)
     trials: list[TrialRecord] = []
     facts: WorkloadFacts | None = None
-    while len(trials) < request.runs or _goes_on(request, trials):
-        number = len(trials)
-        what = "conversations" if request.loop == "conversations" else "requests"
-        observer.stage("send", f"{request.requests} {what}, run {number + 1}")
+    for number in range(request.runs):
+        observer.stage("send", f"{request.requests} requests, run {number + 1}")
         try:
             trial, facts = run_once(request, target, number)
         except TrialInterrupted as stop:
             trials.append(stop.record)
             break
         trials.append(trial)
-        report_trial(trial, facts, observer)
-        report_hits(request, trial, facts, observer)
+        report_trial(trial, observer)
     return BenchResult(
         request=request,
         model=target.model,
@@ -100,15 +90,6 @@ def bench(request: BenchRequest, observer: Observer) -> BenchResult:
         trials=tuple(trials),
         interrupted=trials[-1].status == "interrupted",
     )
-
-
-def _goes_on(request: BenchRequest, trials: Sequence[TrialRecord]) -> bool:
-    until = request.load.until
-    if until is None or len(trials) >= request.load.max_runs:
-        return False
-    good = usable_trials(trials)
-    rate = summarise(good, cell=UNPRICED).tps_mean if good else None
-    return not narrow_enough(rate, until / 100)
 
 
 def run_once(
@@ -127,7 +108,6 @@ def run_once(
         offsets_ns=load.offsets_ns,
         calls=_calls(request, load.workload.requests, load.calls),
         warmup_calls=_calls(request, load.warmup, load.warmup_calls),
-        conversations=load.conversations,
         workers=request.load.workers,
         require_counters=False,
     )
@@ -171,13 +151,10 @@ def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
     )
 
 
-def report_trial(trial: TrialRecord, facts: WorkloadFacts, observer: Observer) -> None:
+def report_trial(trial: TrialRecord, observer: Observer) -> None:
     """Say how many requests were answered, and what spoils the trial."""
     failed = sum(event.error is not None for event in trial.requests)
     observer.note(f"{len(trial.requests) - failed} answered, {failed} failed")
-    unsent = facts.requests - len(trial.requests)
-    if trial.loop == "conversations" and trial.status == "complete" and unsent:
-        observer.warn(f"{unsent} turns were never sent: an answer before them failed")
     if trial.failure is not None:
         observer.warn(trial.failure)
     doubts = [event.detail for event in trial.requests if event.error is None and event.detail]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,11 +16,10 @@ from whet.core.errors import (
     WhetError,
 )
 from whet.core.protocols import Observer, Silent
-from whet.core.records.load import TrialRecord
+from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.records.objective import (
     Bound,
     Constraint,
-    Knee,
     ObjectiveVerdict,
     Saturation,
     SearchAxis,
@@ -29,10 +29,9 @@ from whet.core.records.objective import (
 from whet.flow.bench.options import SearchOptions
 from whet.flow.bench.run import no_answer_words, reach, run_once
 from whet.load.arrivals import Arrivals
-from whet.load.conversations import ConversationShape
 from whet.load.sources.request import BenchRequest, Target
-from whet.metrics import UNPRICED, summarise
-from whet.metrics.saturation import SearchPlan, find_knee, find_saturation, judge_search
+from whet.metrics.objective import judge, judge_attainment
+from whet.metrics.saturation import SearchPlan, find_saturation
 from whet.metrics.usable import trial_problem
 from whet.metrics.window import steady_requests
 
@@ -52,14 +51,12 @@ def find_max(
     bounds: tuple[Bound, ...] | None,
     observer: Observer,
 ) -> SearchResult:
-    """Search as the options say, from where they start within what they allow; see ``saturate``."""
+    """Search as the options say, from the given rate or concurrency; see ``saturate``."""
     axis = options.find_max
     assert axis is not None, "the command has checked --find-max"
     if not constraints and bounds is None:
         raise UsageError("--find-max searches for an objective", fix="give --slo or --goodput")
-    start = options.find_start
-    if start is None and axis == "rate" and request.rate_rps and math.isfinite(request.rate_rps):
-        start = request.rate_rps
+    start = request.rate_rps if axis == "rate" else None
     return saturate(
         request,
         objective=SearchObjective(
@@ -69,7 +66,7 @@ def find_max(
         plan=SearchPlan(
             start=start or float(request.concurrency or 1),
             lowest=_LOWEST_RATE_RPS if axis == "rate" else 1,
-            limit=options.find_limit or _LIMITS[axis],
+            limit=_LIMITS[axis],
             integer=axis == "concurrency",
             budget=options.find_budget,
         ),
@@ -91,7 +88,7 @@ def saturate(
 
     ``rate`` is an open loop with the request's own arrivals (Poisson where it has none) at each
     level's rate; ``concurrency`` a closed loop, or static batches. A measurement sends
-    ``request.requests`` (or conversations) × effort, at a concurrency at least 4 a slot, at a rate
+    ``request.requests`` × effort, at a concurrency at least 4 a slot, at a rate
     at least ``seconds`` of it as far as a dataset reaches; the number of runs is not read.
     The next level begins when the last answer of the one before has ended.
 
@@ -101,7 +98,7 @@ def saturate(
     that is not load; ``EngineLostError`` where nothing answers any more; ``Interrupted``.
     """
     _check_traffic(request, axis)
-    judge_search(objective, ())  # a share that cannot be asked is refused before anything is sent
+    _judge(objective, ())  # a share that cannot be asked is refused before anything is sent
     if not 0 <= seconds < math.inf:
         raise UsageError(f"--find-seconds must be finite and 0 or more (got {seconds:g})")
     search = _LevelSearch(
@@ -169,7 +166,7 @@ class _LevelSearch:
                 f"{level:.4g} {unit} could not be measured, {_SENDS} times in a row: {problem}"
             )
         self._require_server(trial)
-        outcome = judge_search(self.objective, steady_requests(trial))
+        outcome = _judge(self.objective, steady_requests(trial))
         self.judged.append(trial)
         self.outcomes[level, effort] = outcome
         self.observer.note(_outcome_note(trial, outcome))
@@ -189,15 +186,8 @@ class _LevelSearch:
             objective=self.objective,
             saturation=saturation,
             trials=tuple(self.judged),
-            knee=self._knee(),
             error=error,
         )
-
-    def _knee(self) -> Knee | None:
-        """The knee over each level's last trial; levels whose trial has no rate are left out."""
-        last = dict(zip((level for level, _ in self.outcomes), self.judged, strict=True))
-        rates = {level: summarise([trial], cell=UNPRICED).rps_mean for level, trial in last.items()}
-        return find_knee([(level, rate.value) for level, rate in rates.items() if rate is not None])
 
     def _require_server(self, trial: TrialRecord) -> None:
         """Raise where a trial without an answer says nothing about load; ``reach`` may, too."""
@@ -226,11 +216,8 @@ def level_request(
     if axis == "concurrency":
         slots = int(level)
         requests = max(request.requests, _REQUESTS_A_SLOT * slots) * effort
-        source = request.source
-        if isinstance(source, ConversationShape):
-            source = replace(source, conversations=requests)
         load = replace(request.load, max_concurrency=slots)
-        return replace(request, load=load, requests=requests, source=source)
+        return replace(request, load=load, requests=requests)
     due = math.ceil(level * seconds) * effort
     if most is not None:
         due = min(due, most)
@@ -254,13 +241,15 @@ def _check_traffic(request: BenchRequest, axis: SearchAxis) -> None:
             f"arrivals of kind {kind!r} have no one rate to search over",
             fix="give poisson, bursty or constant arrivals",
         )
-    if axis == "rate" and request.loop == "conversations":
-        raise UsageError(
-            "the requests of a conversation wait for its answers, so they have no rate",
-            fix="search over the concurrency instead",
-        )
     if axis == "rate" and request.load.static_batches:
         raise UsageError("static batches have no rate", fix="search over the concurrency instead")
+
+
+def _judge(objective: SearchObjective, events: Sequence[RequestEvent]) -> ObjectiveVerdict:
+    """What the events of one measurement answer. ``UsageError`` for a share that cannot be."""
+    if objective.bounds is not None:
+        return judge_attainment(events, objective.bounds, share=objective.share)
+    return judge(events, objective.constraints)
 
 
 def _client_problem(trial: TrialRecord) -> str | None:

@@ -10,11 +10,10 @@ import psutil
 from whet.core.errors import UsageError
 from whet.core.load import Load
 from whet.core.units import GB
-from whet.load import Draw
-from whet.load.lengths import LengthPairs
-from whet.load.sources.request import BenchLoad, BenchRequest, Target
+from whet.load.lengths import DrawPairs
+from whet.load.plan import Draw, PlannedLoad
+from whet.load.sources.request import BenchRequest, Target
 from whet.load.synthetic import (
-    SyntheticLoad,
     SyntheticShape,
     build_synthetic,
     build_synthetic_text,
@@ -48,46 +47,29 @@ def draw_of(request: BenchRequest, target: Target, number: int) -> Draw:
 
 
 def write_synthetic(
-    request: BenchRequest, lengths: LengthPairs, target: Target, number: int
-) -> BenchLoad:
+    request: BenchRequest, lengths: DrawPairs, target: Target, number: int
+) -> PlannedLoad:
     """Prompts of these lengths in the request's form, and its warm-up after them.
 
     Raises ``UsageError`` as ``require_memory`` does: the lengths are drawn once for their sum.
     """
     prefixes, rng = request.prefixes, seeded(f"memory/{request.load.seed}/{number}")
     shared = 0.0 if prefixes is None else prefixes.share * prefixes.tokens
-    unique = int(lengths.draw_pairs(rng, request.requests)[:, 0].sum())
+    unique = int(lengths(rng, request.requests)[:, 0].sum())
     require_memory(unique + round(request.requests * shared))
-    load = _write(request, lengths, target, number)
-    return BenchLoad(
-        workload=load.workload,
-        calls=load.calls,
-        warmup=load.warmup,
-        warmup_calls=load.warmup_calls,
-    )
+    draw = draw_of(request, target, number)
+    shape = SyntheticShape(lengths=lengths, prefixes=prefixes, seed=request.load.seed)
+    warmup = request.load.num_warmups
+    if request.form == "ids":
+        ids = ordinary_ids(target.tokenizer)
+        return build_synthetic(shape, ids, draw=draw, warmup=warmup)
+    tokenizer = load_text_tokenizer(target.tokenizer)
+    return build_synthetic_text(shape, tokenizer, draw=draw, form=request.form, warmup=warmup)
 
 
 def warmed(
-    load: BenchLoad, request: BenchRequest, lengths: LengthPairs, target: Target, number: int
-) -> BenchLoad:
+    load: PlannedLoad, request: BenchRequest, lengths: DrawPairs, target: Target, number: int
+) -> PlannedLoad:
     """``load`` after a warm-up of synthetic prompts, which share nothing with it."""
     warm = write_synthetic(replace(request, requests=1), lengths, target, number)
     return replace(load, warmup=warm.warmup, warmup_calls=warm.warmup_calls)
-
-
-def _write(
-    request: BenchRequest, lengths: LengthPairs, target: Target, number: int
-) -> SyntheticLoad:
-    draw = draw_of(request, target, number)
-    shape = SyntheticShape(lengths=lengths, prefixes=request.prefixes, seed=request.load.seed)
-    if request.form == "ids":
-        return build_synthetic(
-            shape, ordinary_ids(target.tokenizer), draw=draw, warmup=request.load.num_warmups
-        )
-    return build_synthetic_text(
-        shape,
-        load_text_tokenizer(target.tokenizer),
-        draw=draw,
-        form="chat" if request.form == "chat" else "text",
-        warmup=request.load.num_warmups,
-    )

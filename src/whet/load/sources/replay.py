@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +15,11 @@ from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.protocols import Observer
 from whet.core.units import ns_to_s
-from whet.load.cold import cold_workload
-from whet.load.lengths import LONGEST, Counts
+from whet.load.lengths import LONGEST, in_order
 from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
+from whet.load.plan import PlannedLoad, cold_workload
 from whet.load.sources.drawn import require_memory, warmed, write_synthetic
-from whet.load.sources.request import OUTPUT_LENGTHS, BenchLoad, BenchRequest, Target
+from whet.load.sources.request import OUTPUT_LENGTHS, BenchRequest, Target
 from whet.load.synthetic import ordinary_ids
 from whet.load.texts import TextTokenizer, load_text_tokenizer, seeded
 from whet.requests import LoggedRequest, count_doubt, media
@@ -83,7 +83,7 @@ def _doubts(trace: Trace, tokenizer: Path) -> Iterator[str]:
         )
 
 
-def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> BenchLoad:
+def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> PlannedLoad:
     """The first ``request.requests`` rows in their order; synthetic parts are fresh for every run.
 
     Raises ``UsageError`` for a trace that is too short or too large for the memory that is free,
@@ -98,23 +98,11 @@ def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> 
     require_memory(sum(row.input_tokens or 0 for row in rows))
     if holds_prompts(trace):
         return _logged(request, trace, target, number)
-    lengths = _InOrder(pairs=_pairs(trace, rows))
+    lengths = in_order(_pairs(trace, rows))
     if holds_hashes(trace):
         load = _hashed(request, trace, rows, target, number)
         return warmed(load, request, lengths, target, number)
     return write_synthetic(request, lengths, target, number)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _InOrder:
-    """Lengths one after another, from the first again where more are asked for than there are."""
-
-    pairs: tuple[tuple[int, int], ...]
-
-    def draw_pairs(self, rng: np.random.Generator, count: int) -> Counts:
-        """Nothing is left to chance."""
-        table = np.asarray(self.pairs, dtype=np.int64)
-        return np.take(table, np.arange(count), axis=0, mode="wrap")
 
 
 def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...]:
@@ -131,14 +119,14 @@ def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...
 
 def _hashed(
     request: BenchRequest, trace: Trace, rows: Sequence[TraceRow], target: Target, number: int
-) -> BenchLoad:
+) -> PlannedLoad:
     """Prompts of blocks that are equal where their hash ids are; what is left over is unique."""
     if request.form != "ids":
         raise UsageError("what hash ids share is exact in token ids alone", fix="leave out --form")
     blocks = _Blocks(trace, rows, ordinary_ids(target.tokenizer), f"{request.load.seed}/{number}")
     prompts = [blocks.prompt(row) for row in rows]
     outputs = [row.output_tokens or 0 for row in rows]
-    return BenchLoad(
+    return PlannedLoad(
         workload=cold_workload(
             prompts, outputs, block_size=target.block_size, seed=request.load.seed
         )
@@ -179,27 +167,18 @@ class _Blocks:
         return block
 
 
-def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) -> BenchLoad:
+def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) -> PlannedLoad:
     """Prompts and chats as a log holds them, after a warm-up of others that are as long."""
     rows, tokenizer = trace.rows[: request.requests], load_text_tokenizer(target.tokenizer)
     rows = tuple(_with_length(row, tokenizer) for row in rows)
     requests = [row.request for row in rows if row.request is not None]
     prompts = [_read(trace, i, each, tokenizer) for i, each in enumerate(requests, start=1)]
     outputs = answer_lengths(request, trace, rows, number)
-    load = BenchLoad(
-        workload=cold_workload(
-            prompts, outputs, block_size=target.block_size, seed=request.load.seed
-        ),
-        calls=tuple(map(logged_call, requests, outputs)),
-    )
-    return warmed_alike(load, replace(request, form=_form(requests[0])), target, number)
-
-
-def warmed_alike(load: BenchLoad, request: BenchRequest, target: Target, number: int) -> BenchLoad:
-    """``load`` after a warm-up of others that are as long, in the request's form."""
-    planned = load.workload.requests
-    pairs = tuple((max(_WARM_TOKENS, len(r.prompt_token_ids)), r.max_tokens) for r in planned)
-    return warmed(load, request, _InOrder(pairs=pairs), target, number)
+    workload = cold_workload(prompts, outputs, block_size=target.block_size, seed=request.load.seed)
+    load = PlannedLoad(workload=workload, calls=tuple(map(logged_call, requests, outputs)))
+    alike = tuple((max(_WARM_TOKENS, len(ids)), n) for ids, n in zip(prompts, outputs, strict=True))
+    request = replace(request, form=_form(requests[0]))
+    return warmed(load, request, in_order(alike), target, number)
 
 
 def _with_length(row: TraceRow, tokenizer: TextTokenizer) -> TraceRow:

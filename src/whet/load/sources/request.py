@@ -7,17 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from whet.client import CompletionCall
 from whet.core.bench_options import Form, LoadOptions, SamplingOptions, ServerOptions
-from whet.core.records.load import Loop, PlannedRequest
-from whet.load import Workload
+from whet.core.records.load import Loop
 from whet.load.arrivals import Arrivals
-from whet.load.conversations import ConversationShape
-from whet.load.dataset import Dataset, LengthLimits
+from whet.load.dataset import Dataset
 from whet.load.lengths import Lengths, fixed
-from whet.load.plan import PlannedConversation
 from whet.load.synthetic import SharedPrefixes
-from whet.requests.prefix_trace_file import PrefixTrace
 from whet.requests.trace import Trace
 
 ASSUMED_BLOCK_SIZE: Final = 16
@@ -29,26 +24,13 @@ OUTPUT_LENGTHS: Final = fixed(128)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetFile:
-    """A file of prompts or chats, and which of its rows are left out."""
+    """A file of prompts or chats; of ``sharegpt``, the rows that vLLM leaves out are left out."""
 
     path: Path
-    limits: LengthLimits
+    sharegpt: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrefixReplay:
-    """A prefix trace; ``timeline`` has its lengths and times, row by row, as any trace has them."""
-
-    trace: PrefixTrace
-    timeline: Trace
-
-    @property
-    def timed(self) -> bool:
-        """Whether every request has a time; they are sent in order where one has none."""
-        return all(row.at_ns is not None for row in self.timeline.rows)
-
-
-Source = DatasetFile | Trace | ConversationShape | PrefixReplay
+Source = DatasetFile | Trace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +40,9 @@ class BenchRequest:
     ``source`` None is synthetic prompts, of ``inputs``, ``outputs`` and ``prefixes``. ``outputs``
     None is what the source says, or ``OUTPUT_LENGTHS`` where it says nothing. ``form``: token ids
     or text to the completions endpoint, or a chat; a source that holds its prompts has its own.
-    ``requests`` counts the conversations where these are the source; of a prefix trace it must be
-    the number of its requests.
 
-    ``arrivals`` None is a closed loop, or static batches, of ``concurrency`` requests or
-    conversations. ``body`` is merged into the body of each request.
+    ``arrivals`` None is a closed loop, or static batches, of ``concurrency``
+    requests. ``body`` is merged into the body of each request.
     """
 
     url: str
@@ -80,7 +60,7 @@ class BenchRequest:
 
     @property
     def runs(self) -> int:
-        """Runs to send, before any that a wanted precision adds."""
+        """Runs to send."""
         return self.load.num_runs or 1
 
     @property
@@ -91,8 +71,6 @@ class BenchRequest:
     @property
     def loop(self) -> Loop:
         """How requests are sent."""
-        if isinstance(self.source, ConversationShape):
-            return "conversations"
         if self.arrivals is not None:
             return "open"
         return "static" if self.load.static_batches else "closed"
@@ -110,8 +88,6 @@ class BenchRequest:
     @property
     def timeline(self) -> Trace | None:
         """The trace whose times can be played; None for another source."""
-        if isinstance(self.source, PrefixReplay):
-            return self.source.timeline
         return self.source if isinstance(self.source, Trace) else None
 
 
@@ -127,15 +103,3 @@ class Target:
     tokenizer: Path
     dataset: Dataset | None = None
     block_size: int = ASSUMED_BLOCK_SIZE
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BenchLoad:
-    """What one run sends. ``calls`` None are the token ids of the requests themselves."""
-
-    workload: Workload
-    calls: tuple[CompletionCall, ...] | None = None
-    warmup: tuple[PlannedRequest, ...] = ()
-    warmup_calls: tuple[CompletionCall, ...] | None = None
-    offsets_ns: tuple[int, ...] = ()
-    conversations: tuple[PlannedConversation, ...] = ()

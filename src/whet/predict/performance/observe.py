@@ -32,8 +32,8 @@ _RUST: Final = 0.1
 def observations_of(run: Run) -> list[Observation]:
     """Every complete trial of a closed loop or at a rate, on the engine that the run started.
 
-    Left out: static batches, conversations, trials in which a request failed, and variants that
-    several engines serve: what each had in flight is not known.
+    Left out: static batches, trials in which a request failed, and variants that several engines
+    serve: what each had in flight is not known.
     """
     device = run.require_environment().device
     return [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
-from whet.core.format import number, percent, plural
+from whet.core.format import percent, plural
 from whet.core.records.against import ServerComparison, ServersCompared
 from whet.core.records.codec import encode
-from whet.core.records.summary import Estimate
 from whet.metrics import METRICS
 from whet.report.document import (
     Bullets,
@@ -21,8 +20,7 @@ from whet.report.document import (
     text_cell,
     tone_of,
 )
-
-SCHEMA_VERSION: Final = 1
+from whet.report.text import shown
 
 
 def compare_section(result: ServersCompared) -> Section:
@@ -34,7 +32,14 @@ def compare_section(result: ServersCompared) -> Section:
     nodes: list[Node] = [Paragraph(text=f"A: {result.a}"), Paragraph(text=f"B: {result.b}")]
     if result.comparisons:
         columns: list[Column | str] = ["", *figure_columns("A", "B", "B / A"), "B is"]
-        rows = map(_row, result.comparisons)
+        rows = [
+            [
+                METRICS[item.metric].label,
+                *(shown(figure).full for figure in (item.a, item.b, item.ratio)),
+                text_cell(item.verdict, tone_of(item.verdict)),
+            ]
+            for item in result.comparisons
+        ]
         nodes += [Paragraph(text=note, tone="muted"), table(note, columns, rows)]
     nodes.append(Bullets(items=result.warnings, tone="warn"))
     return Section(id="against", title=answer(result), group="Against", nodes=nodes)
@@ -49,29 +54,32 @@ def answer(result: ServersCompared) -> str:
     """
     if not result.comparisons:
         return "No trials could be compared: no run is usable on both servers."
-    if all(item.verdict == "undecided" for item in result.comparisons):
-        return (
-            f"Nothing is decided: {plural(result.pairs, 'pair')} of trials cannot distinguish a "
-            "difference from the noise; measure at least one whole A B B A."
-        )
+    if result.pairs < 2:
+        return "Nothing is decided by one pair of trials; measure at least one whole A B B A."
+    certain = [item for item in result.comparisons if item.ratio.certified]
     changes = {
-        verdict: [_change(x) for x in result.comparisons if x.verdict == verdict and _certain(x)]
+        verdict: [_change(item) for item in certain if item.verdict == verdict]
         for verdict in ("better", "worse")
     }
     parts = [f"{verdict} than A on {_listed(items)}" for verdict, items in changes.items() if items]
     if parts:
-        count = sum(map(len, changes.values()))
-        rest = "" if count == len(result.comparisons) else "; no certain difference on the rest"
+        is_all = sum(map(len, changes.values())) == len(result.comparisons)
+        rest = "" if is_all else "; no certain difference on the rest"
         return f"B is {', '.join(parts)}{rest}."
-    return f"No difference between A and B was observed{_undetected(result.comparisons)}."
+    item = next((x for x in result.comparisons if x.metric == "tps_mean"), result.comparisons[0])
+    missed = max((abs(end - 1) for end in (item.ratio.low, item.ratio.high) if end), default=0.0)
+    return (
+        f"No difference between A and B was observed; one of up to {percent(missed)} in "
+        f"{METRICS[item.metric].title} could have gone undetected."
+    )
 
 
 def against_json(
     result: ServersCompared, a: dict[str, Any], b: dict[str, Any], *, interrupted: bool
 ) -> dict[str, Any]:
-    """Both servers, ``a`` and ``b`` as they come, beside the comparisons of B against A."""
+    """Both servers, ``a`` and ``b`` as they come, next to the comparisons of B with A."""
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": 1,
         "a": a,
         "b": b,
         "pairs_compared": result.pairs,
@@ -82,41 +90,9 @@ def against_json(
     }
 
 
-def _row(item: ServerComparison) -> list[object]:
-    mark = "" if _certain(item) else " ?"
-    return [
-        METRICS[item.metric].label,
-        _figure(item.a, number),
-        _figure(item.b, number),
-        _figure(item.ratio, "{:.3f}".format),
-        text_cell(f"{item.verdict}{mark}", tone_of(item.verdict)),
-    ]
-
-
-def _figure(estimate: Estimate, text: Callable[[float], str]) -> str:
-    value = text(estimate.value) + ("" if estimate.certified else "?")
-    if estimate.low is None or estimate.high is None:
-        return value
-    return f"{value} [{text(estimate.low)}, {text(estimate.high)}]"
-
-
-def _certain(item: ServerComparison) -> bool:
-    return item.ratio.certified or item.verdict not in ("better", "worse")
-
-
 def _change(item: ServerComparison) -> str:
     return f"{METRICS[item.metric].title} ({percent(item.ratio.value - 1, signed=True)})"
 
 
 def _listed(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
-
-
-def _undetected(comparisons: Sequence[ServerComparison]) -> str:
-    """Name the largest difference in throughput that the run could have missed."""
-    rates = (item for item in comparisons if item.metric == "tps_mean")
-    item = next(rates, comparisons[0])
-    ends = [end for end in (item.ratio.low, item.ratio.high) if end is not None]
-    widest = max((abs(end - 1) for end in ends), default=0.0)
-    title = METRICS[item.metric].title
-    return f"; one of up to {percent(widest)} in {title} could have gone undetected"

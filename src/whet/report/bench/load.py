@@ -24,7 +24,7 @@ from whet.metrics.quantiles import clustered_quantile
 from whet.metrics.requests import RequestFigures
 from whet.metrics.usable import usable_trials
 from whet.metrics.window import first_wave, steady_requests, whole_run
-from whet.report.bench.vllm_json import VALUES, Selection
+from whet.report.bench.vllm_json import VALUES
 from whet.report.document import (
     Bullets,
     Fact,
@@ -45,7 +45,7 @@ _NOTE: Final = "Latencies in ms, from the schedule; ? too few requests to be cer
 
 def load_section(
     trials: Sequence[TrialRecord],
-    selection: Selection,
+    percentiles: Sequence[float],
     *,
     expected_hit_rate: float | None = None,
     bounds: Sequence[Bound] | None = None,
@@ -68,7 +68,7 @@ def load_section(
             Bullets(items=list(_drifts(good)), tone="warn"),
             Facts(items=list(_rates(good))),
             Paragraph(text=_NOTE, tone="muted"),
-            _latencies(steady_figures(good), selection),
+            _latencies(steady_figures(good), percentiles),
         ]
     nodes += _objectives(steady, bounds, constraints)
     title = f"{len(events) - failures.total()} of {len(events)} requests answered"
@@ -121,20 +121,19 @@ def _rates(good: Sequence[TrialRecord]) -> Iterator[Fact]:
             yield Fact(name=metric.title, value=Shown(text=f"{value:.3g}"))
 
 
-def _latencies(figures: Sequence[RequestFigures], selection: Selection) -> Table:
+def _latencies(figures: Sequence[RequestFigures], percentiles: Sequence[float]) -> Table:
     rows = []
-    for name in [name for name in _TITLES if name in selection.metrics]:
+    for name, title in _TITLES.items():
         if groups := _values_ms(figures, name):
             rows.append(
                 [
-                    _TITLES[name],
+                    title,
                     f"{np.concatenate(groups).mean():.2f}",
                     _shown(_quantile(groups, name, 0.5)).full,
-                    *(_point(_quantile(groups, name, p / 100)) for p in selection.percentiles),
+                    *(_point(_quantile(groups, name, p / 100)) for p in percentiles),
                 ]
             )
-    percentiles = (f"p{p:g}" for p in selection.percentiles)
-    heads = figure_columns("mean", "median (95% interval)", *percentiles)
+    heads = figure_columns("mean", "median (95% interval)", *(f"p{p:g}" for p in percentiles))
     return table(_NOTE, ["", *heads], rows)
 
 

@@ -11,7 +11,6 @@ without data is null, which vLLM writes as 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +29,6 @@ from whet.metrics.usable import trial_problem
 from whet.metrics.window import first_wave, steady_requests
 
 SCHEMA_VERSION: Final = 1
-METRICS: Final = ("ttft", "tpot", "itl", "e2el")
 
 VALUES: Final[dict[str, Callable[[RequestFigures], Sequence[float | None]]]] = {
     "ttft": lambda f: [f.ttft_ns],
@@ -42,28 +40,20 @@ VALUES: Final[dict[str, Callable[[RequestFigures], Sequence[float | None]]]] = {
 """The values of one request in ns; None is not known."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selection:
-    """``metrics`` of ``METRICS`` get mean, median, deviation and ``percentiles`` (0 to 100)."""
-
-    metrics: tuple[str, ...] = ("ttft", "tpot", "itl")
-    percentiles: tuple[float, ...] = (99.0,)
-
-
 def vllm_result(
     trial: TrialRecord,
-    selection: Selection,
+    percentiles: Sequence[float],
     *,
     bounds: Sequence[Bound] | None = None,
+    detailed: bool = True,
 ) -> dict[str, Any]:
-    """The summary keys and one list entry a request, failed ones included.
+    """The summary keys and, if ``detailed``, a list entry per request, failed ones included.
 
-    ``duration`` is from the first scheduled send to the end of the last request, as vLLM counts
-    it, so rates hold its ramp and its tail. ``bounds`` are what a request must keep to count for
-    goodput.
+    Latencies get mean, median, deviation and ``percentiles`` (0 to 100). ``duration`` is from the
+    first scheduled send to the end of the last request, as vLLM counts it, so rates hold its ramp
+    and its tail. ``bounds`` are what a request must keep to count for goodput.
     """
     events = trial.requests
-    all_figures = [request_figures(event) for event in events]
     figures = steady_figures([trial])
     start_ns = min((event.scheduled_ns for event in events), default=0)
     seconds = ns_to_s(max((event.ended_ns for event in events), default=0) - start_ns)
@@ -87,17 +77,16 @@ def vllm_result(
         "total_token_throughput": rate(inputs + outputs),
         "max_concurrent_requests": most_in_flight(events),
     }
-    names = [name for name in METRICS if name in selection.metrics]
-    for name in [*names, *(["ttft_from_send"] if "ttft" in names else [])]:
-        values = [value for item in figures for value in VALUES[name](item) if value is not None]
-        result |= _statistics(name, np.asarray(values) / NS_PER_MS, selection.percentiles)
+    for name, of in VALUES.items():
+        values = [value for item in figures for value in of(item) if value is not None]
+        result |= _statistics(name, np.asarray(values) / NS_PER_MS, percentiles)
     burst = [item.ttft_ns for e in first_wave(trial) if (item := request_figures(e)) is not None]
     if burst:
         result |= _statistics("burst_ttft", np.asarray(burst) / NS_PER_MS, (95.0,))
     length = acceptance_length([trial])
     if length is not None:
         result["spec_decode_acceptance_length"] = length
-    return result | _each(events, all_figures, start_ns)
+    return result | _each(events, start_ns) if detailed else result
 
 
 def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
@@ -140,9 +129,9 @@ def _within_bounds(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> i
     return 0 if share is None else round(share.value * len(events))
 
 
-def _each(
-    events: Sequence[RequestEvent], figures: Sequence[RequestFigures | None], start_ns: int
-) -> dict[str, Any]:
+def _each(events: Sequence[RequestEvent], start_ns: int) -> dict[str, Any]:
+    figures = [request_figures(event) for event in events]
+
     def seconds(values: Sequence[float]) -> list[float]:
         return [value / NS_PER_S for value in values]
 

@@ -92,5 +92,4 @@ def _search_plan(load: LoadSpec, log: Log | None) -> SearchPlan:
         tolerance=0.1,
         budget=12,
         max_effort=2,
-        look_past=0,
     )

@@ -18,7 +18,8 @@ from whet.core.units import ns_to_s
 from whet.flow.run.plan import Plan, Recorder
 from whet.load.arrivals import Arrivals
 from whet.load.logged_call import marked, unsent_fields
-from whet.load.sources.request import BenchLoad, BenchRequest, Target
+from whet.load.plan import PlannedLoad
+from whet.load.sources.request import BenchRequest, Target
 from whet.load.sources.source import build_load
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 from whet.requests.trace import Trace, TraceRow, cut_trace, read_trace
@@ -130,7 +131,7 @@ def store_points(plan: Plan, recorder: Recorder) -> None:
 
 def build_log_load(
     load: LoadSpec, rate: Load, target: Target, *, play: str, warmup: int
-) -> BenchLoad:
+) -> PlannedLoad:
     """The log's beginning, played at such a speed that its rate is ``rate``.
 
     Synthetic prompts are drawn for each ``play`` anew. Prompts that the log holds begin with the

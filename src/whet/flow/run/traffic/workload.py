@@ -27,8 +27,8 @@ from whet.flow.run.traffic.traced import build_log_load
 from whet.load import Draw, TrialPlan, build_warmup, build_workload
 from whet.load.arrivals import Arrivals, arrival_offsets_ns, logged_offsets_ns
 from whet.load.logged import build_logged
-from whet.load.plan import to_call
-from whet.load.sources.request import BenchLoad, Target
+from whet.load.plan import PlannedLoad, to_call
+from whet.load.sources.request import Target
 from whet.requests.sample import Part
 
 
@@ -85,7 +85,7 @@ def trial_plan(
     )
 
 
-def _requests(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> BenchLoad:
+def _requests(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> PlannedLoad:
     """Return requests, warm-up and arrivals, the same for every variant."""
     load, point = plan.spec.load, draw.load
     if load.trace is not None and point.is_open:
@@ -102,11 +102,11 @@ def _requests(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> Be
     return replace(sent, offsets_ns=offsets_ns)
 
 
-def _generated(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> BenchLoad:
+def _generated(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> PlannedLoad:
     pool, spec, variables = plan.inputs.pool, plan.spec.workload, plan.spec.model.variables
     build = partial(build_workload, pool, plan.tokenizer, spec, lengths=lengths)
     warm = partial(build_warmup, pool, plan.tokenizer, spec, lengths=lengths)
-    return BenchLoad(
+    return PlannedLoad(
         workload=build(draw=draw, variables=variables),
         warmup=warm(draw=replace(draw, requests=warmup), variables=variables),
     )
@@ -114,17 +114,11 @@ def _generated(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> B
 
 def _of_sample(
     plan: Plan, path: Path, draw: Draw, lengths: Sequence[int], warmup: int
-) -> BenchLoad:
+) -> PlannedLoad:
     """Return conversations of the user's log."""
     part: Part = "load" if draw.trial < plan.spec.load.trials else "confirmation"
     encoder = _encoder(plan.tokenizer, plan.spec.model.variables)
-    sent = build_logged(stored_part(path, part), encoder, draw=draw, warmup=warmup, lengths=lengths)
-    return BenchLoad(
-        workload=sent.workload,
-        calls=sent.calls,
-        warmup=sent.warmup,
-        warmup_calls=sent.warmup_calls,
-    )
+    return build_logged(stored_part(path, part), encoder, draw=draw, warmup=warmup, lengths=lengths)
 
 
 @lru_cache(maxsize=1)
