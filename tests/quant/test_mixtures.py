@@ -107,7 +107,17 @@ def test_an_expert_with_few_tokens_gets_a_sample_and_is_named(
     assert re.search(r"reached layers\.0\.experts\.\d, .* a sample of their layers", warning)
 
 
-@pytest.mark.parametrize("kind", [*MIXTURES, *TOWERS, "phi3", "olmo2"])
+TWINS = ("olmoe", "glm4_moe", "dots1")
+"""Mixtures whose layers are like another's of the list."""
+
+
+def kinds() -> list[Any]:
+    marks = {kind: pytest.mark.full for kind in TWINS}
+    every = [*MIXTURES, *TOWERS, "phi3", "olmo2"]
+    return [pytest.param(kind, marks=marks.get(kind, ())) for kind in every]
+
+
+@pytest.mark.parametrize("kind", kinds())
 def test_scales_are_folded_without_a_change_and_routers_stay(
     kind: str, calibration: Path, tmp_path: Path
 ) -> None:
