@@ -112,7 +112,7 @@ TWINS = ("olmoe", "glm4_moe", "dots1")
 
 
 def kinds() -> list[Any]:
-    marks = {kind: pytest.mark.full for kind in TWINS}
+    marks = dict.fromkeys(TWINS, pytest.mark.full)
     every = [*MIXTURES, *TOWERS, "phi3", "olmo2"]
     return [pytest.param(kind, marks=marks.get(kind, ())) for kind in every]
 
