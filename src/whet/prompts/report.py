@@ -11,17 +11,13 @@ from typing import Final
 from rich.console import Console
 
 from whet.core.format import number, percent, plural
-from whet.core.records.hits import HitTokens
 from whet.core.redact import one_line
 from whet.core.store import write_json
 from whet.core.units import NS_PER_S
 from whet.prompts.fixes import ADVICE, FIXES
-from whet.prompts.records import CAUSES, CacheCurve, Cause, Example, Fix, PromptAnalysis
-from whet.report.charts.palette import looks
-from whet.report.charts.plots import Axis, Line, Point, plot
+from whet.prompts.records import CAUSES, Cause, Example, Fix, PromptAnalysis
 from whet.report.document import (
     Bullets,
-    Chart,
     Code,
     Column,
     Document,
@@ -37,8 +33,6 @@ from whet.report.writers.console import plain, print_sections
 from whet.report.writers.html import write_html
 
 REDACTED: Final = "(redacted)"
-_AS_IS: Final = "as the log is"
-_FIXED: Final = "with the fixes"
 Rows = Sequence[Sequence[str]]
 _SIGNS: Final = str.maketrans({"\n": "⏎", "\t": "→", "\r": "␍", "\u00a0": "⍽"})
 
@@ -60,7 +54,7 @@ def print_report(document: Document, console: Console) -> None:
 
 def prompts_document(analysis: PromptAnalysis) -> Document:
     """The whole report."""
-    makers = (_overview, _causes, _fixes, _replays, _prefixes, _left_out)
+    makers = (_overview, _causes, _fixes, _prefixes, _left_out)
     sections = (make(analysis) for make in makers)
     return Document(
         title=headline(analysis),
@@ -110,9 +104,6 @@ def _section(
 def _overview(analysis: PromptAnalysis) -> Section | None:
     nodes: list[Node] = [Paragraph(text=one_line(doubt), tone="warn") for doubt in analysis.doubts]
     nodes.append(Facts(items=list(_facts(analysis))))
-    chart = curve_chart(analysis)
-    if chart is not None:
-        nodes.append(chart)
     if not analysis.causes:
         nodes.append(Paragraph(text="No named cause was detected.", tone="muted"))
     if analysis.unnamed_example is not None:
@@ -172,7 +163,7 @@ def _fixes(analysis: PromptAnalysis) -> Section | None:
 
 def _fix_row(fix: Fix, analysis: PromptAnalysis) -> tuple[str, ...]:
     shown = DASH if fix.before is None else f"{visible(fix.before)} ⟹ {visible(fix.after or '')}"
-    saved = _computed(analysis.hits) - _computed(fix.hits)
+    saved = analysis.hits.missed - fix.hits.missed
     rates = percent(fix.hits.rate)
     if fix.sized is not None:
         rates += f" ({percent(fix.sized.rate)} sized)"
@@ -184,30 +175,6 @@ def _fix_row(fix: Fix, analysis: PromptAnalysis) -> tuple[str, ...]:
         f"{100 * (fix.hits.rate - analysis.hits.rate):+.2f} pt",
         f"{count_text(saved)} tokens",
     )
-
-
-def _replays(analysis: PromptAnalysis) -> Section | None:
-    rows = [
-        (
-            one_line(replay.what),
-            one_line(replay.differs or ""),
-            f"{replay.requests:,}",
-            percent(replay.predicted.rate),
-            percent(replay.measured.rate),
-            DASH if replay.ttft_mean_s is None else f"{number(1e3 * replay.ttft_mean_s)} ms",
-        )
-        for replay in analysis.replays
-    ]
-    note = "Measured are the server's own counters, from a cold cache, one request at a time."
-    heads = (
-        ("replay", False),
-        ("difference", False),
-        ("requests", True),
-        ("predicted", True),
-        ("measured", True),
-        ("mean TTFT", True),
-    )
-    return _section("replays", "Replayed on a server", note, heads, rows)
 
 
 def _prefixes(analysis: PromptAnalysis) -> Section | None:
@@ -261,51 +228,6 @@ def count_text(count: int) -> str:
     return f"{count:,}"
 
 
-def curve_chart(analysis: PromptAnalysis) -> Chart | None:
-    """Hit rate by cache size, as is and with the fixes; None where no size has a hit."""
-    curves = {_AS_IS: analysis.curve}
-    if analysis.fixed_curve is not None:
-        curves[_FIXED] = analysis.fixed_curve
-    points = [
-        Point(
-            series=name,
-            x=tokens,
-            y=rate,
-            label=f"{name}, {count_text(round(tokens))} tokens: {percent(rate)}",
-            order=tokens,
-        )
-        for name, curve in curves.items()
-        for tokens, rate in _points(curve)
-    ]
-    if not points:
-        return None
-    lines = []
-    if analysis.cache_blocks:
-        lines.append(Line(x=float(analysis.cache_blocks * analysis.block_size), label="this cache"))
-    styles = looks(list(curves))
-    return Chart(
-        name="cache",
-        title="Hit rate by cache size",
-        description="Share of prompt tokens found in a cache of this many KV tokens.",
-        picture=plot(
-            points,
-            styles,
-            x=Axis(title="size of the cache in KV tokens", scale="log"),
-            y=Axis(title="prompt tokens found", zero=True, form="%"),
-            lines=lines,
-        ),
-        legend=[(name, look.colour) for name, look in styles.items()],
-    )
-
-
-def _points(curve: CacheCurve) -> list[tuple[float, float]]:
-    return [
-        (float(point.blocks * curve.block_size), point.hit_tokens / curve.prompt_tokens)
-        for point in curve.points
-        if point.blocks > 0 and curve.prompt_tokens
-    ]
-
-
 def _facts(analysis: PromptAnalysis) -> Iterator[Fact]:
     def fact(name: str, value: str, note: str) -> Fact:
         return Fact(name=name, value=Shown(text=value), note=note)
@@ -313,15 +235,11 @@ def _facts(analysis: PromptAnalysis) -> Iterator[Fact]:
     yield fact("Hit rate as the log is", percent(analysis.hits.rate), "never evicting")
     if analysis.fixes:
         yield fact("With the fixes", percent(analysis.best.rate), "replayed, never evicting")
-        saved = _computed(analysis.hits) - _computed(analysis.best)
+        saved = analysis.hits.missed - analysis.best.missed
         yield fact("Prefill saved", f"{count_text(saved)} tokens", "over the whole log")
     if analysis.sized is not None and analysis.cache_blocks is not None:
         room = count_text(analysis.cache_blocks * analysis.block_size)
         yield fact("In this cache", percent(analysis.sized.rate), f"room for {room} tokens")
-
-
-def _computed(hits: HitTokens) -> int:
-    return hits.prompt_tokens - hits.hit_tokens
 
 
 def _share(part: int, total: int) -> str:

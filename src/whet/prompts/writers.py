@@ -1,10 +1,12 @@
-"""Write a log as a ``whet-prefix-trace``: its prefix structure without its text."""
+"""Write a log with its fixes, or as a ``whet-prefix-trace``: its structure without its text."""
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import IO
 
@@ -12,14 +14,30 @@ import numpy as np
 
 from whet.checkpoint.encoder import Ids
 from whet.core.errors import UsageError
-from whet.core.store import write_atomic
-from whet.prompts.analyse import Prompt
+from whet.core.store import open_output, write_atomic
+from whet.prompts.analyse import Prompt, PromptLog
+from whet.prompts.causes import Variables
+from whet.prompts.fixes import apply_fixes
+from whet.prompts.records import CauseKind
 from whet.requests.prefix_trace_file import (
     PrefixRequest,
     PrefixTraceFacts,
     header_line,
-    request_line,
 )
+from whet.requests.prefix_trace_file import request_line as trace_line
+from whet.requests.writer import request_line
+
+
+def write_fixed_log(
+    prompts: PromptLog, variables: Variables, kinds: Collection[CauseKind], path: Path
+) -> None:
+    """Write the log with the fixes. Raises ``UsageError`` if ``path`` is the log itself."""
+    if os.path.realpath(path) == os.path.realpath(prompts.question.log):
+        raise UsageError(f"--fixed-log {path} is the log itself", fix="give another file")
+    with open_output(path) as file:
+        for prompt in prompts.prompts():
+            line = request_line(apply_fixes(prompt.request, variables, kinds))
+            file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
 
 
 def write_prefix_trace(prompts: Iterable[Prompt], path: Path) -> PrefixTraceFacts:
@@ -53,7 +71,7 @@ def write_prefix_trace(prompts: Iterable[Prompt], path: Path) -> PrefixTraceFact
                 if request.session is None
                 else sessions.setdefault(request.session, len(sessions)),
             )
-            lines.append(request_line(row))
+            lines.append(trace_line(row))
             tokens, shared_tokens = tokens + row.length, shared_tokens + shared
     if not lines:
         raise UsageError(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from whet.core.errors import StorageError, UsageError
 from whet.prompts.analyse import Prompt
-from whet.prompts.trace_writer import write_prefix_trace
+from whet.prompts.writers import write_prefix_trace
 from whet.requests import LoggedRequest
 from whet.requests.prefix_trace_file import (
     PrefixTrace,
