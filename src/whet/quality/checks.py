@@ -294,7 +294,9 @@ def _save_golden(
     The baseline's probes are chosen once, and every variant is asked the same.
     """
     checks, count = plan.checks, plan.spec.golden_probes
-    if checks is None or not count or likelihood.missing or likelihood.broken:
+    if checks is None or checks.golden is None or not count:
+        return
+    if likelihood.missing or likelihood.broken:
         return
     try:
         if plan.baseline is None:
@@ -303,7 +305,7 @@ def _save_golden(
         else:
             first = read_golden(checks.golden / f"{plan.baseline.variant}.json")
             probes = [(probe.id, probe.prompt) for probe in first.probes]
-        taken = take_golden(endpoint, probes, checks.source)
+        taken = take_golden(endpoint, probes, plan.variant)
     except (StorageError, UsageError, ValueError) as error:
         results.no_golden = str(error)
         return

@@ -21,7 +21,7 @@ from whet.core.provenance import now
 from whet.core.records.envelope import Envelope
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes
 from whet.quality.asking import ModelEndpoint
-from whet.quality.golden import GoldenSource, retake_golden
+from whet.quality.golden import take_golden
 from whet.watch.observation import (
     GOLDEN_PER_PERIOD,
     OUTPUT_LENGTHS,
@@ -241,8 +241,9 @@ def _answers(target: Target, probes: Sequence[GoldenProbe]) -> Answers | None:
         concurrency=1,
         timeout_s=target.timeout_s,
     )
-    before = replace(target.golden, probes=tuple(probes))
-    taken = retake_golden(endpoint, before, GoldenSource(variant=before.variant), repetitions=1)
+    questions = [(probe.id, probe.prompt) for probe in probes]
+    follow = [probe.tokens[0].token_id for probe in probes]
+    taken = take_golden(endpoint, questions, target.golden.variant, follow=follow, repetitions=1)
     logprobs = {probe.id: probe.tokens[0].mean for probe in taken.probes}
     return Answers(logprobs=logprobs, error=taken.missing, broken=taken.broken)
 

@@ -19,7 +19,8 @@ from whet.watch.observation import Observation, Scrape, Window
 
 _LEAST_REQUESTS: Final = 5
 _LEAST_NATS: Final = 0.02
-"""A smaller distance of log-probabilities is rounding (``quality.golden_drift``)."""
+"""A smaller distance of log-probabilities is rounding. Two starts of one FP8 server on an H100 were
+4.1e-5 nats of KL apart, which moves log-probabilities by about 0.005, and FP8 itself by 0.01."""
 _ERROR_BUDGET: Final = 0.01
 _KV_LIMIT: Final = 0.9
 _STEAL_LIMIT: Final = 0.1

@@ -17,12 +17,11 @@ from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
 from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quality import PlainReference
-from whet.quality.golden import GoldenSource
 from whet.quality.harness import HarnessRun
 
 BASELINE: Final = "baseline"
 """The baseline's name in records and file names."""
-ARRAYS, GOLDEN, INPUTS, TOKENIZER = "arrays", "golden", "inputs", "tokenizer"
+ARRAYS, INPUTS, TOKENIZER = "arrays", "inputs", "tokenizer"
 TASKS: Final = "tasks.jsonl"
 _FILE: Final = "baseline.json"
 _FORM: Final = 1
@@ -65,15 +64,6 @@ class Endpoint:
             other.settings,
         )
 
-    @property
-    def source(self) -> GoldenSource:
-        """The deployment that golden probes name."""
-        return GoldenSource(
-            variant=self.model,
-            engine_version=self.engine_version,
-            model_sha256=self.weights_sha256,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedBaseline:
@@ -100,7 +90,7 @@ class SavedBaseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineFiles:
-    """The sources of a saved folder; ``scratch`` holds the arrays and golden probes."""
+    """The sources of a saved folder; ``scratch`` holds the arrays."""
 
     scratch: Path
     tokenizer: Path
@@ -128,8 +118,7 @@ def write_baseline(folder: Path, saved: SavedBaseline, files: BaselineFiles) -> 
         try:
             (staging / INPUTS).mkdir(parents=True)
             (staging / TOKENIZER).mkdir()
-            for name in (ARRAYS, GOLDEN):
-                _copy_one(files.scratch, staging, name)
+            _copy_arrays(files.scratch, staging)
             shutil.copyfile(files.heldout, staging / INPUTS / saved.heldout)
             shutil.copyfile(files.tasks, staging / INPUTS / _tasks_name(saved))
             for pattern in _TOKENIZER_FILES:
@@ -180,11 +169,10 @@ def input_files(folder: Path, saved: SavedBaseline) -> tuple[Path, Path]:
     return folder / INPUTS / saved.heldout, folder / INPUTS / _tasks_name(saved)
 
 
-def copy_arrays_and_probes(folder: Path, scratch: Path) -> None:
-    """Copy the baseline's arrays and probes beside those of the deployment."""
-    for name in (ARRAYS, GOLDEN):
-        with translate_disk_errors(scratch / name):
-            _copy_one(folder, scratch, name)
+def copy_arrays(folder: Path, scratch: Path) -> None:
+    """Copy the baseline's arrays beside those of the deployment."""
+    with translate_disk_errors(scratch / ARRAYS):
+        _copy_arrays(folder, scratch)
 
 
 def _tasks_name(saved: SavedBaseline) -> str:
@@ -192,8 +180,7 @@ def _tasks_name(saved: SavedBaseline) -> str:
     return TASKS if saved.heldout != TASKS else f"questions-{TASKS}"
 
 
-def _copy_one(source: Path, target: Path, name: str) -> None:
-    """Copy the baseline's file of a folder with one file per variant."""
-    for file in (source / name).glob(f"{BASELINE}.*"):
-        (target / name).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, target / name / file.name)
+def _copy_arrays(source: Path, target: Path) -> None:
+    for file in (source / ARRAYS).glob(f"{BASELINE}.*"):
+        (target / ARRAYS).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target / ARRAYS / file.name)

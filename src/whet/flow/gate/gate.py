@@ -23,14 +23,13 @@ from whet.data import write_inputs
 from whet.flow.gate.baseline import (
     ARRAYS,
     BASELINE,
-    GOLDEN,
     INPUTS,
     TASKS,
     TOKENIZER,
     BaselineFiles,
     Endpoint,
     SavedBaseline,
-    copy_arrays_and_probes,
+    copy_arrays,
     input_files,
     read_baseline,
     refuse_filled,
@@ -46,7 +45,6 @@ from whet.flow.gate.endpoints import (
     serve_candidate,
 )
 from whet.flow.gate.options import QualityOptions
-from whet.flow.gate.result import GateResult
 from whet.quality import (
     ChecksPlan,
     Measured,
@@ -64,6 +62,32 @@ _CONTINUATION_TOKENS: Final = 64
 """Tokens that the check of speculation writes after a prompt."""
 _HARNESS_TOKENS: Final = 2048
 """Room for a prompt of lm-eval and its reply: the default of its client."""
+_ORDER: Final = ("fail", "unknown", "pass")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateResult:
+    """The measured sides and the verdicts. ``baseline`` is None where the target is one itself.
+
+    ``verdicts`` and ``reason`` are the record's with those of lm-eval's tasks. ``harness`` holds
+    the scores of lm-eval, ``baseline_harness`` the baseline's. ``saved`` is the folder of the saved
+    baseline.
+    """
+
+    target: Endpoint
+    record: QualityRecord
+    verdicts: tuple[tuple[float, GateVerdict], ...]
+    reason: str | None
+    baseline: Endpoint | None = None
+    baseline_record: QualityRecord | None = None
+    harness: tuple[TaskScore, ...] = ()
+    baseline_harness: tuple[TaskScore, ...] = ()
+    saved: str | None = None
+
+    @property
+    def verdict(self) -> GateVerdict:
+        """The worst over all tolerances: fail, then unknown, then pass."""
+        return min((word for _, word in self.verdicts), key=_ORDER.index)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,7 +179,7 @@ def _open_saved(
         raise UsageError(
             f"{folder} holds no lm-eval run", fix="save the baseline again with the same --lm-eval"
         )
-    copy_arrays_and_probes(folder, scratch)
+    copy_arrays(folder, scratch)
     heldout, tasks = input_files(folder, saved)
     job = _Job(
         options=options,
@@ -269,7 +293,7 @@ def _plan(
     return QualityPlan(
         variant=name,
         tokenizer=job.tokenizer,
-        spec=_quality(job, base),
+        spec=job.quality,
         heldout=job.heldout,
         tasks=job.tasks,
         baseline=None if base is None else base.record,
@@ -280,18 +304,11 @@ def _plan(
     )
 
 
-def _quality(job: _Job, base: SavedBaseline | None) -> QualitySpec:
-    """Return the options; only a baseline to be saved takes golden probes."""
-    saves = base is None and job.options.save is not None
-    return job.quality if saves else job.quality.model_copy(update={"golden_probes": 0})
-
-
 def _checks(job: _Job, side: Endpoint, base: SavedBaseline | None) -> ChecksPlan:
     speculative, saves = job.options.sides.speculative, job.options.save is not None
     reference = base if base is not None and (speculative or side.computes_as(base.side)) else None
     return ChecksPlan(
-        golden=job.scratch / GOLDEN,
-        source=side.source,
+        golden=None,
         same_weights_reference=None if reference is None else reference.record,
         plain=base.plain if base is not None and speculative else None,
         is_plain=base is None and (speculative or saves),
