@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from whet.checkpoint.thinking import Thinking
 from whet.core.errors import StorageError, UsageError
-from whet.core.records.quality import QualityRecord, TaskAnswer
+from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import (
     LosslessCheck,
     ServerDistances,
-    StructuredScore,
     TokenIdentity,
 )
 from whet.core.store import write_json
@@ -35,7 +34,6 @@ from whet.quality.lossless import PlainReference, check_lossless, plain_referenc
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Ids
 from whet.quality.server_distances import server_distances
-from whet.quality.structured import measure_structured
 from whet.quality.top_logprobs import TopLogprobs, read_top_logprobs, write_top_logprobs
 from whet.quality.two_sample import Sampling
 
@@ -89,7 +87,6 @@ class CheckResults:
     identity: TokenIdentity | None = None
     lossless: LosslessCheck | None = None
     plain: PlainReference | None = None
-    structured: tuple[StructuredScore, ...] = ()
     broken: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     no_golden: str | None = None
@@ -111,22 +108,16 @@ def run_checks(
     plan: QualityPlan,
     questions: Questions,
     likelihood: Likelihood,
-    free: Sequence[TaskAnswer],
     results: CheckResults,
 ) -> None:
     """Run the checks of ``plan.checks`` and ``plan.spec``, and add them to ``results``.
 
-    ``likelihood`` and ``free`` are what the server answered before, to documents and tasks.
+    ``likelihood`` is what the server answered to the documents before.
     """
     with results.timed("tokens"):
         _check_identity(endpoint, plan, questions, results)
     with results.timed("distances"):
         _check_same_weights(endpoint, plan, questions, likelihood, results)
-    if plan.spec.structured:
-        with results.timed("structured"):
-            results.structured = measure_structured(
-                endpoint, questions.tasks, questions.prompts, free
-            )
     with results.timed("speculation"):
         _check_speculation(endpoint, plan, questions, results)
     with results.timed("golden"):

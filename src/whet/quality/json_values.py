@@ -32,23 +32,15 @@ def same_json(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def fits(schema: Any, value: Any) -> bool:
-    """Whether ``value`` is valid by a JSON Schema that ``refuse_schema`` has let pass.
+def text_fits(schema: Any, text: str) -> bool:
+    """Whether the whole ``text`` is JSON and valid by a schema that ``refuse_schema`` let pass.
 
     The draft is the one that ``$schema`` names, 2020-12 without it. ``format`` is an annotation, as
     that draft has it, and no other document is ever fetched.
     """
     try:
-        return bool(_validator(json.dumps(schema)).is_valid(value))
-    except RecursionError:  # a value that nests beyond the validator
-        return False
-
-
-def text_fits(schema: Any, text: str) -> bool:
-    """Whether the whole ``text`` is JSON and valid by ``schema``, as ``fits`` has it."""
-    try:
-        return fits(schema, parse_json(text))
-    except NOT_JSON:
+        return bool(_validator(json.dumps(schema)).is_valid(parse_json(text)))
+    except NOT_JSON:  # or a value that nests beyond the validator
         return False
 
 

@@ -82,7 +82,7 @@ def measure_quality(
     with results.timed("distances"):
         measure_distances(plan, questions, likelihood, results)
     if plan.checks is not None:
-        run_checks(endpoint, plan, questions, likelihood, answers.answers, results)
+        run_checks(endpoint, plan, questions, likelihood, results)
     record = _record(plan, questions, likelihood, answers, results)
     return Measured(record=replace(record, seconds=time.monotonic() - started), plain=results.plain)
 
@@ -171,7 +171,6 @@ def _record(
         twin_distances=results.same_weights_distances,
         identity=results.identity,
         lossless=results.lossless,
-        structured=results.structured,
         parts=tuple(results.parts.items()),
         sources=tuple(questions.sources) if shared else (),
     )

@@ -105,27 +105,6 @@ class LosslessCheck:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StructuredScore:
-    """One task answered free and under a constraint (a JSON schema that the engine enforces).
-
-    ``valid`` counts answers that fit the schema, ``right`` those that are right as well.
-    ``p_value`` is McNemar's exact test of right answers, constrained against free. ``missing`` says
-    why the constrained side was not measured.
-    """
-
-    task: str
-    n: int
-    free_valid: int
-    free_right: int
-    valid: int | None = None
-    right: int | None = None
-    lost: int | None = None
-    gained: int | None = None
-    p_value: float | None = None
-    missing: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DegenerateTraffic:
     """Degenerate text among a variant's timed answers, by kind, and against the baseline's.
 
