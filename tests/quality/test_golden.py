@@ -13,13 +13,13 @@ from tests.quality.model_server import Body, Reply, model_server
 from whet.core.errors import StorageError, UsageError
 from whet.core.store import write_json
 from whet.quality.asking import ModelEndpoint
+from whet.quality.distances import pack
 from whet.quality.golden import (
     choose_probes,
     entropies_of,
     read_golden,
     take_golden,
 )
-from whet.quality.top_logprobs import pack
 
 PROBES = [(f"d{index}", (index, 7, 8)) for index in range(4)]
 

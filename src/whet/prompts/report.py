@@ -26,6 +26,7 @@ from whet.report.document import (
     Node,
     Paragraph,
     Section,
+    figure_columns,
     table,
 )
 from whet.report.text import DASH, Shown, format_time
@@ -90,12 +91,11 @@ def setting(analysis: PromptAnalysis) -> tuple[str, ...]:
 
 
 def _section(
-    id: str, title: str, note: str, heads: Sequence[tuple[str, bool]], rows: Rows
+    id: str, title: str, note: str, columns: Sequence[Column | str], rows: Rows
 ) -> Section | None:
-    """One table; ``heads`` are (name, is a figure). None without rows."""
+    """One table; None without rows."""
     if not rows:
         return None
-    columns = [Column(name=name, figure=figure) for name, figure in heads]
     made = table(title, columns, rows)
     nodes: list[Node] = [made, Paragraph(text=note, tone="muted")] if note else [made]
     return Section(id=id, title=title, group=title, nodes=nodes, on_console=True)
@@ -128,8 +128,8 @@ def _causes(analysis: PromptAnalysis) -> Section | None:
         )
         for cause in analysis.causes
     ]
-    heads = (("cause", False), ("where", False), ("requests", True), ("tokens behind it", True))
-    section = _section("causes", "Causes", note, (*heads, ("of all", True)), rows)
+    figures = figure_columns("requests", "tokens behind it", "of all")
+    section = _section("causes", "Causes", note, ["cause", "where", *figures], rows)
     if section is None:
         return None
     advices = [f"{CAUSES[cause.kind]}: {advice(cause)}" for cause in analysis.causes]
@@ -149,16 +149,9 @@ def _fixes(analysis: PromptAnalysis) -> Section | None:
         "Fixes that do not raise it are left out. Moved text changes what the model reads: check "
         "the answers."
     )
-    heads = (
-        ("fix", False),
-        ("one changed line", False),
-        ("requests", True),
-        ("hit rate", True),
-        ("gain", True),
-        ("prefill saved", True),
-    )
+    figures = figure_columns("requests", "hit rate", "gain", "prefill saved")
     rows = [_fix_row(fix, analysis) for fix in every]
-    return _section("fixes", "Fixes", note, heads, rows)
+    return _section("fixes", "Fixes", note, ["fix", "one changed line", *figures], rows)
 
 
 def _fix_row(fix: Fix, analysis: PromptAnalysis) -> tuple[str, ...]:
@@ -188,14 +181,14 @@ def _prefixes(analysis: PromptAnalysis) -> Section | None:
         for each in analysis.prefixes
     ]
     note = "Runs of full blocks that requests have in common, by the tokens that they save."
-    heads = (("text", False), ("tokens", True), ("requests", True), ("of all", True))
-    return _section("prefixes", "Largest shared prefixes", note, heads, rows)
+    figures = figure_columns("tokens", "requests", "of all")
+    return _section("prefixes", "Largest shared prefixes", note, ["text", *figures], rows)
 
 
 def _left_out(analysis: PromptAnalysis) -> Section | None:
     rows = [(one_line(e.reason), one_line(e.first), f"{e.count:,}") for e in analysis.left_out]
-    heads = (("reason", False), ("first", False), ("lines", True))
-    return _section("left-out", "Left out of the log", "", heads, rows)
+    lines = figure_columns("lines")
+    return _section("left-out", "Left out of the log", "", ["reason", "first", *lines], rows)
 
 
 def advice(cause: Cause) -> str:

@@ -2,8 +2,7 @@
 
 from whet.quality.degenerate import TimedAnswer, examine_traffic
 from whet.quality.lossless import PlainReference
-from whet.quality.measure import Measured, measure_quality, tokens_needed
-from whet.quality.pairing import rejudge
+from whet.quality.measure import Measured, measure_quality, rejudge, tokens_needed
 from whet.quality.plan import ChecksPlan, QualityPlan
 
 __all__ = [

@@ -21,6 +21,12 @@ from whet.core.records.quality_checks import (
 from whet.core.store import write_json
 from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task
+from whet.quality.distances import (
+    TopLogprobs,
+    read_top_logprobs,
+    server_distances,
+    write_top_logprobs,
+)
 from whet.quality.golden import (
     choose_probes,
     entropies_of,
@@ -33,8 +39,6 @@ from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference, check_lossless, plain_reference
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Ids
-from whet.quality.server_distances import server_distances
-from whet.quality.top_logprobs import TopLogprobs, read_top_logprobs, write_top_logprobs
 from whet.quality.two_sample import Sampling
 
 _REPEATED: Final = 12

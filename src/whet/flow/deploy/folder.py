@@ -13,7 +13,7 @@ from whet.core.records.bundle import Bundle
 from whet.core.records.codec import decode
 from whet.core.staging import staged
 from whet.core.store import read_json, translate_disk_errors
-from whet.deploy import write_file
+from whet.deploy.render import write_file
 
 RECORD: Final = "bundle.json"
 PREVIOUS: Final = "previous"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from whet.core.errors import StorageError, UsageError
 from whet.core.records.codec import decode
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
+from whet.core.staging import staged
 from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quality import PlainReference
 from whet.quality.harness import HarnessRun
@@ -88,16 +88,6 @@ class SavedBaseline:
         return cls(form=_FORM, side=side, quality=quality, heldout=heldout.name, **measured)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BaselineFiles:
-    """The sources of a saved folder; ``scratch`` holds the arrays."""
-
-    scratch: Path
-    tokenizer: Path
-    heldout: Path
-    tasks: Path
-
-
 def refuse_filled(folder: Path) -> None:
     """Raise ``StorageError`` for a folder that is not empty: nothing is overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -107,29 +97,29 @@ def refuse_filled(folder: Path) -> None:
         )
 
 
-def write_baseline(folder: Path, saved: SavedBaseline, files: BaselineFiles) -> None:
-    """Write the folder, whole or not at all."""
+def write_baseline(
+    folder: Path,
+    saved: SavedBaseline,
+    *,
+    scratch: Path,
+    tokenizer: Path,
+    heldout: Path,
+    tasks: Path,
+) -> None:
+    """Write the folder, whole or not at all; ``scratch`` holds the arrays."""
     refuse_filled(folder)
-    folder = Path(os.path.realpath(folder))
-    staging = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    with translate_disk_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(staging, ignore_errors=True)
-        try:
-            (staging / INPUTS).mkdir(parents=True)
-            (staging / TOKENIZER).mkdir()
-            _copy_arrays(files.scratch, staging)
-            shutil.copyfile(files.heldout, staging / INPUTS / saved.heldout)
-            shutil.copyfile(files.tasks, staging / INPUTS / _tasks_name(saved))
-            for pattern in _TOKENIZER_FILES:
-                for file in files.tokenizer.glob(pattern):
-                    shutil.copyfile(file, staging / TOKENIZER / file.name)
-            write_json(staging / _FILE, saved)
-            if folder.exists():
-                folder.rmdir()
-            staging.rename(folder)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+    with staged(folder) as stage, translate_disk_errors(folder):
+        into = stage.folder
+        (into / INPUTS).mkdir()
+        (into / TOKENIZER).mkdir()
+        _copy_arrays(scratch, into)
+        shutil.copyfile(heldout, into / INPUTS / saved.heldout)
+        shutil.copyfile(tasks, into / INPUTS / _tasks_name(saved))
+        for pattern in _TOKENIZER_FILES:
+            for file in tokenizer.glob(pattern):
+                shutil.copyfile(file, into / TOKENIZER / file.name)
+        write_json(into / _FILE, saved)
+        stage.keep()
 
 
 def read_baseline(folder: Path) -> SavedBaseline:

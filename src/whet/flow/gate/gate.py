@@ -26,7 +26,6 @@ from whet.flow.gate.baseline import (
     INPUTS,
     TASKS,
     TOKENIZER,
-    BaselineFiles,
     Endpoint,
     SavedBaseline,
     copy_arrays,
@@ -103,12 +102,8 @@ class _Job:
     tasks: Path
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Judgement:
-    """The record's verdicts, with defects of files and results of lm-eval."""
-
-    verdicts: tuple[tuple[float, GateVerdict], ...]
-    reason: str | None
+_Judgement = tuple[tuple[tuple[float, GateVerdict], ...], str | None]
+"""The record's verdicts and reason, with defects of files and results of lm-eval."""
 
 
 def run_gate(target_ref: str, options: QualityOptions, observer: Observer) -> GateResult:
@@ -137,9 +132,9 @@ def run_gate(target_ref: str, options: QualityOptions, observer: Observer) -> Ga
         job = _open_job(options, candidate, observer, Path(scratch))
         refuse_other_tokenizer(target, job.tokenizer)
         base, judged = _measure_baseline(job, candidate)
-        if any(word == "fail" for _, word in judged.verdicts):
+        if any(word == "fail" for _, word in judged[0]):
             raise MeasurementError(
-                f"the baseline itself is broken: {judged.reason}", fix="fix it first"
+                f"the baseline itself is broken: {judged[1]}", fix="fix it first"
             )
         return _judged(job, target, base, saved=_save(job, base, judged))
 
@@ -199,8 +194,8 @@ def _as_baseline(job: _Job, target: Candidate) -> GateResult:
     return GateResult(
         target=base.side,
         record=base.record,
-        verdicts=judged.verdicts,
-        reason=judged.reason,
+        verdicts=judged[0],
+        reason=judged[1],
         harness=_scores(base.harness)[0],
         saved=_save(job, base, judged),
     )
@@ -228,16 +223,17 @@ def _save(job: _Job, base: SavedBaseline, judged: _Judgement) -> str | None:
     folder = job.options.save
     if folder is None:
         return None
-    if any(word != "pass" for _, word in judged.verdicts):
-        job.observer.warn(f"the baseline is not saved: {judged.reason}")
+    if any(word != "pass" for _, word in judged[0]):
+        job.observer.warn(f"the baseline is not saved: {judged[1]}")
         return None
-    files = BaselineFiles(
+    write_baseline(
+        folder,
+        base,
         scratch=job.scratch,
         tokenizer=job.tokenizer,
         heldout=job.heldout,
         tasks=job.tasks,
     )
-    write_baseline(folder, base, files)
     return str(folder)
 
 
@@ -250,12 +246,12 @@ def _judged(job: _Job, target: Candidate, base: SavedBaseline, *, saved: str | N
         server.ensure_alive()
     scores, gaps = _scores(run, base.harness)
     fallen = [f"lm-eval: {each}" for each in losses(scores)]
-    judged = _judge(measured.record, [*target.defects, *fallen], gaps)
+    verdicts, reason = _judge(measured.record, [*target.defects, *fallen], gaps)
     return GateResult(
         target=server.side,
         record=measured.record,
-        verdicts=judged.verdicts,
-        reason=judged.reason,
+        verdicts=verdicts,
+        reason=reason,
         baseline=base.side,
         baseline_record=base.record,
         harness=scores,
@@ -271,7 +267,7 @@ def _judge(record: QualityRecord, broken: Sequence[str], missing: Sequence[str])
         for tolerance, word in record.verdicts
     )
     reasons = [*broken, *([record.reason] if record.reason else []), *missing]
-    return _Judgement(verdicts=verdicts, reason="; ".join(reasons) or None)
+    return verdicts, "; ".join(reasons) or None
 
 
 def _serve(job: _Job, candidate: Candidate, name: str) -> AbstractContextManager[LiveEndpoint]:
