@@ -31,7 +31,7 @@ def analyse(
     """Find why prompts miss the prefix cache, and what a fix would save."""
     from whet.prompts.analyse import PromptLog, PromptQuestion
     from whet.prompts.analyse import analyse as analyse_log
-    from whet.prompts.cache_size import find_cache
+    from whet.prompts.cache import find_cache
     from whet.prompts.report import print_report, write_report
     from whet.prompts.writers import write_fixed_log, write_prefix_trace
 

@@ -1,4 +1,4 @@
-"""The folder of a bundle: written whole or not at all, the bundle before it kept once."""
+"""The folder of a bundle, written whole or not at all, and the commands that start it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.errors import StorageError, UsageError
+from whet.core.quote import shell_word
 from whet.core.records.bundle import Bundle
 from whet.core.records.codec import decode
 from whet.core.staging import staged
@@ -75,3 +76,45 @@ def _keep(folder: Path, new: Path) -> None:
     shutil.copytree(folder, new / PREVIOUS, ignore=left_out, symlinks=True)
     if (folder / SECRETS).exists():
         shutil.copy2(folder / SECRETS, new / SECRETS)
+
+
+_ROUTER: Final = "oci://ghcr.io/llm-d/charts/llm-d-router-standalone"
+
+
+def start_steps(bundle: Bundle, folder: Path) -> list[str]:
+    """Shell commands that deploy ``folder``; the keys come first where .env is missing."""
+    keys, example = (_word(folder / name) for name in (SECRETS, f"{SECRETS}.example"))
+    steps = []
+    if not (folder / SECRETS).exists():
+        steps.append(f"cp {example} {keys}  # then set the keys in it")
+    if bundle.target == "compose":
+        return [*steps, f"docker compose -f {_word(folder / 'compose.yaml')} up -d"]
+    space = f"-n {bundle.namespace}"
+    steps.append(
+        f"kubectl create secret generic {bundle.name}-keys --from-env-file={keys} {space} "
+        "--dry-run=client -o yaml | kubectl apply -f -"
+    )
+    if bundle.target == "llm-d":
+        values = _word(folder / "router.values.yaml")
+        steps.append(f"helm upgrade --install {bundle.name} {_ROUTER} -f {values} {space}")
+    return [*steps, f"kubectl apply -k {_word(folder)}"]
+
+
+def monitoring_step(bundle: Bundle, folder: Path) -> str | None:
+    """The command that starts Prometheus, Alertmanager and Grafana; a cluster has its own."""
+    if bundle.target != "compose":
+        return None
+    return f"docker compose -f {_word(folder / 'compose.yaml')} --profile monitoring up -d"
+
+
+def rollback_step(previous: Bundle, folder: Path) -> str:
+    """The command that deploys the bundle before."""
+    before = folder / PREVIOUS
+    if previous.target == "compose":
+        keys = _word(folder / SECRETS)
+        return f"docker compose --env-file {keys} -f {_word(before / 'compose.yaml')} up -d"
+    return f"kubectl apply -k {_word(before)}"
+
+
+def _word(path: Path) -> str:
+    return shell_word(str(path))
