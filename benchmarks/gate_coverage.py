@@ -3,7 +3,7 @@
     python -m benchmarks.gate_coverage OUT --samples 2000
 
 Writes ``perplexity.csv`` (coverage, wrong passes and wrong fails of the perplexity rule at a
-tolerance of 1 %) and ``golden.csv`` (false and true drift over restarts) to OUT.
+tolerance of 1 %) to OUT.
 
 Every figure comes from the functions that the gate calls. The interval of a perplexity ratio moves
 with the true change, so that one simulated sample is judged at every change.
@@ -23,9 +23,7 @@ import numpy as np
 from numpy.random import Generator
 
 from whet.core.records.quality import QualityRecord
-from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
 from whet.core.records.summary import Estimate
-from whet.quality.golden_drift import add_start, compare_golden
 from whet.quality.perplexity import broken_documents, perplexity_ratio
 from whet.quality.verdicts import Findings, verdicts
 
@@ -35,9 +33,6 @@ SPREAD: Final = 0.02
 BROKEN_SHARE, BROKEN_SHIFT = 0.02, 0.5
 WINDOWS: Final = 3
 """Windows per source document in the ``windows`` samples."""
-KERNELS_KL: Final = 4e-5
-AWQ_NATS: Final = 0.039
-"""Mean distance of the demo's AWQ weights from its 16-bit weights, in nats."""
 _BASELINE: Final = QualityRecord(
     variant="baseline",
     baseline="baseline",
@@ -139,74 +134,8 @@ def perplexity_row(kind: str, documents: int, samples: int, seed: int = 0) -> di
     }
 
 
-def golden_probes(draws: Any, **changes: object) -> GoldenProbes:
-    """Return probes from a table of log-probabilities [repetitions, probes]."""
-    probes = tuple(
-        GoldenProbe(
-            id=f"p{index}",
-            prompt=(1, index),
-            tokens=(
-                GoldenToken(
-                    token_id=9,
-                    mean=float(np.clip(column.mean(), column.min(), column.max())),
-                    low=float(column.min()),
-                    high=float(column.max()),
-                ),
-            ),
-        )
-        for index, column in enumerate(draws.T)
-    )
-    fields: dict[str, Any] = {
-        "variant": "fp16",
-        "engine_version": "0.32.0",
-        "model_sha256": "ab",
-        "taken_at": "2026-01-01T00:00:00+00:00",
-        "repetitions": len(draws),
-        "probes": probes,
-        "draws": tuple(tuple(row) for row in draws.tolist()),
-    }
-    return GoldenProbes(**(fields | changes))
-
-
-def restarts(
-    rng: Generator, levels: Any, count: int, kernels: int, noise: float = 0.0
-) -> list[GoldenProbes]:
-    """Return starts that each run one of ``kernels`` sets of kernels; 0 gives each its own.
-
-    A KL of 4e-5 nats between two sets moves log-probabilities by √(2 · KL) = 0.009 nats, its
-    second-order expansion. ``noise`` is the standard deviation of repetitions, in nats.
-    """
-    spread = math.sqrt(2 * KERNELS_KL) / math.sqrt(2)
-    sets = levels + rng.normal(0, spread, (kernels or count, len(levels)))
-    chosen = rng.integers(0, kernels, count) if kernels else np.arange(count)
-    return [golden_probes(sets[which] + rng.normal(0, noise, (5, len(levels)))) for which in chosen]
-
-
-def golden_row(starts: int, kernels: int, noise: float, samples: int) -> dict[str, Any]:
-    """Return the shares of ``samples`` in which equal and other weights give a drift."""
-    rng = np.random.default_rng([starts, kernels, int(1e4 * noise)])
-    false = true = 0
-    for _ in range(samples):
-        levels = rng.uniform(-3, 0, 16)
-        reference, *others, now = restarts(rng, levels, starts + 1, kernels, noise)
-        for other in others:
-            reference = add_start(reference, other)
-        false += compare_golden(reference, now).verdict == "fail"
-        scale = AWQ_NATS * math.sqrt(math.pi / 2)
-        moved = np.asarray(now.draws) + rng.normal(0, scale, 16)
-        true += compare_golden(reference, golden_probes(moved)).verdict == "fail"
-    return {
-        "reference_starts": starts,
-        "kernels": kernels or "own",
-        "repetition_noise": noise,
-        "samples": samples,
-        "false_drift": false / samples,
-        "awq_drift": true / samples,
-    }
-
-
 def main() -> None:
-    """Write both tables."""
+    """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("out", type=Path)
     parser.add_argument("--samples", type=int, default=2000)
@@ -215,15 +144,6 @@ def main() -> None:
     _write(
         options.out / "perplexity.csv",
         (perplexity_row(kind, n, options.samples) for n in (60, 120, 200) for kind in KINDS),
-    )
-    _write(
-        options.out / "golden.csv",
-        (
-            golden_row(starts, kernels, noise, options.samples)
-            for starts in (1, 3, 5)
-            for kernels in (0, 2)
-            for noise in (0.0, 0.005)
-        ),
     )
 
 

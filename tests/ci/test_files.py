@@ -12,9 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.ci.planted import compared
-from whet.ci.benchmark_json import benchmark_json
 from whet.ci.document import ci_document
-from whet.ci.files import junit_xml, metrics_json, write_files
+from whet.ci.files import benchmark_json, junit_xml, metrics_json, write_files
 from whet.ci.options import CiOptions
 from whet.ci.result import Change, Check, CiResult
 from whet.core.load import Load

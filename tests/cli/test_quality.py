@@ -125,42 +125,6 @@ def test_speculation_that_changes_answers_fails_and_one_that_does_not_passes(
     assert "speculation:" in failed.sentence(FAIL)
 
 
-def test_golden_probes_are_asked_again_and_a_move_is_drift(
-    whet: Whet, questions: tuple[str, ...], tmp_path: Path
-) -> None:
-    with serve(Model(moves=0.5)) as base:
-        assert whet("quality", base.url, *questions, "--save", "kept").code == 0
-    with serve(Model(moves=0.5)) as same, serve(Model(moves=0.4)) as moved:
-        quiet = whet("quality", same.url, "--golden", "kept", "--json")
-        drift = whet("quality", moved.url, "--golden", "kept/golden/baseline.json")
-        assert all(body["max_tokens"] == 1 for body in same.asked)
-    assert quiet.code == 0, quiet.err
-    assert json.loads(quiet.out)["verdict"] == "pass"
-    assert "answers other than when" in drift.sentence(FAIL)
-    assert "moved 0.100 nats" in drift.out
-
-
-def test_starts_are_added_to_the_golden_file_and_raise_its_limit(
-    whet: Whet, questions: tuple[str, ...], tmp_path: Path
-) -> None:
-    with serve(Model(moves=0.5)) as base:
-        assert whet("quality", base.url, *questions, "--save", "kept").code == 0
-    golden = ("--golden", "kept")
-    for moves, count in ((0.44, "2 starts"), (0.56, "3 starts")):
-        with serve(Model(moves=moves)) as start:
-            added = whet("quality", start.url, *golden, "--add-start")
-        assert added.code == 0, added.err
-        assert count in added.out
-    with serve(Model(moves=0.47)) as within, serve(Model(moves=1.5)) as moved:
-        quiet = whet("quality", within.url, *golden, "--json")
-        drift = whet("quality", moved.url, *golden)
-    assert quiet.code == 0, quiet.err
-    told = json.loads(quiet.out)
-    assert (told["starts"], told["p_value"]) == (3, None)
-    assert told["limit"] > 0.06
-    assert "answers other than when" in drift.sentence(FAIL)
-
-
 def test_another_tokenizer_than_the_baselines_is_refused_before_anything_is_asked(
     whet: Whet, questions: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -199,9 +163,6 @@ def test_a_server_that_does_not_answer_is_told_in_one_sentence(
         (("--top-logprobs", "99"), "at most 20 likeliest tokens"),
         (("--against", "kept", "--max-tasks", "5"), "--max-tasks does not go with --against"),
         (("--limit", "5"), "--limit belongs to --lm-eval"),
-        (("--golden", "g.json", "--speculative"), "leave --speculative out"),
-        (("--golden", "g.json"), "no golden probes at g.json"),
-        (("--add-start",), "--add-start needs --golden"),
     ],
 )
 def test_words_that_do_not_go_together(whet: Whet, words: tuple[str, ...], told: str) -> None:

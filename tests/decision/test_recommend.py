@@ -23,7 +23,6 @@ from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import (
     GreedyParity,
     LosslessCheck,
-    StructuredScore,
     TokenIdentity,
 )
 from whet.core.records.summary import CellSummary, Estimate
@@ -351,23 +350,6 @@ def test_what_the_gates_own_reason_says_is_not_said_again() -> None:
     record = quality("awq", reason="speculation: 6 prompts are too few")
     record = replace(record, lossless=lossless("unknown", "6 prompts are too few"))
     assert cautions(record) == ("quality: speculation: 6 prompts are too few",)
-
-
-def test_a_schema_that_no_server_enforced_is_said_once() -> None:
-    score = StructuredScore(
-        task="a",
-        n=9,
-        free_valid=9,
-        free_right=9,
-        valid=None,
-        right=None,
-        lost=None,
-        gained=None,
-        p_value=None,
-        missing="the server takes no schema",
-    )
-    record = replace(quality("awq"), structured=(score, replace(score, task="b")))
-    assert cautions(record) == ("structured output: the server takes no schema",)
 
 
 def test_speculation_whose_answers_were_not_checked_is_not_recommended() -> None:

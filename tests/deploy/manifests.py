@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
-from whet.deploy import Site, render
+from whet.deploy.render import Site, render
 from whet.engines import get_profile
 from whet.engines.deployment import Deployment
 from whet.engines.installed import Installed

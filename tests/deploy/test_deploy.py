@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
-from whet.deploy import write_deployment
+from whet.deploy.render import write_deployment
 
 CONFIG = {"method": "draft_model", "model": "/checkpoints/draft", "num_speculative_tokens": 4}
 

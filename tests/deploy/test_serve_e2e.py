@@ -19,7 +19,7 @@ from whet.core.provenance import cpu_dtype
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.demo import pair_paths
-from whet.deploy import write_deployment
+from whet.deploy.render import write_deployment
 from whet.engines import get_engine
 from whet.engines.probe import generate_canary, is_healthy, request
 from whet.engines.process import free_port

@@ -24,8 +24,9 @@ from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
 from whet.core.redact import UNPRINTABLE
 from whet.core.spec import Spec, load_spec, parse_spec
-from whet.deploy import TARGETS, render_script, write_deployment
 from whet.deploy.monitoring import monitoring_files
+from whet.deploy.render import render_script, write_deployment
+from whet.deploy.target import TARGETS
 from whet.engines import get_profile
 from whet.flow.ci.scaffold import write_pipelines
 from whet.watch.causes import CAUSES, Finding

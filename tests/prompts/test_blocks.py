@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from whet.core.errors import UsageError
-from whet.prompts.blocks import chain_hashes, most_hits
+from whet.prompts.cache import chain_hashes, most_hits
 
 TOKENS = st.lists(st.sampled_from([0, 1, 2, 65536, 151_935]), max_size=14)
 SALTS = (None, "a", "b")

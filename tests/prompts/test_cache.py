@@ -1,18 +1,14 @@
-"""The cache at every size against an engine that has that size, block by block."""
+"""The cache against an engine of its size, block by block."""
 
 from __future__ import annotations
 
 from collections import deque
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whet.prompts import reuse
-from whet.prompts.blocks import chain_hashes, most_hits
-from whet.prompts.cache import PrefixCache, SharedRun
-from whet.prompts.records import CachePoint
+from whet.prompts.cache import PrefixCache, PrefixTree, SharedRun, chain_hashes, most_hits
 
 Trace = list[tuple[list[int], list[int]]]  # (prompt, answer) in tokens
 
@@ -59,13 +55,12 @@ class Engine:
         return block
 
 
-def touch_all(trace: Trace, block_size: int, working: int = 1) -> PrefixCache:
-    cache = PrefixCache(working_blocks=working)
-    whole = [np.array(prompt + answer, dtype=np.int32) for prompt, answer in trace]
-    limits = [most_hits(len(prompt), block_size) for prompt, _ in trace]
-    for ids, limit in zip(whole, limits, strict=True):
-        cache.touch(chain_hashes(ids, block_size), max_hits=limit)
-    return cache
+def hits_of(trace: Trace, block_size: int, blocks: int | None, working: int = 1) -> int:
+    cache = PrefixCache(blocks, working_blocks=working)
+    for prompt, answer in trace:
+        chain = chain_hashes(np.array(prompt + answer, dtype=np.int32), block_size)
+        cache.touch(chain, most_hits(len(prompt), block_size))
+    return cache.hit_blocks
 
 
 @st.composite
@@ -88,15 +83,13 @@ def traces(draw: st.DrawFn) -> Trace:
 def test_hits_equal_an_engine_of_that_size_for_every_size(
     trace: Trace, block_size: int, working: int
 ) -> None:
-    cache = touch_all(trace, block_size, working)
-    never = cache.curve(block_size, 0).points[-1].blocks
-    for blocks in range(never + 1):
+    most = sum(len(prompt + answer) for prompt, answer in trace) // block_size
+    for blocks in range(most + working + 1):
         engine = Engine(blocks, block_size, working)
         for prompt, answer in trace:
             engine.serve(prompt, answer)
-        assert cache.hits_at(blocks) == engine.hits, blocks
-        assert (engine.lost == 0) == (blocks == never or not cache.distinct_blocks), blocks
-    assert engine.hits == cache.hit_blocks
+        assert hits_of(trace, block_size, blocks, working) == engine.hits, blocks
+    assert engine.hits == hits_of(trace, block_size, None)
 
 
 @settings(max_examples=50, deadline=None)
@@ -104,7 +97,7 @@ def test_hits_equal_an_engine_of_that_size_for_every_size(
 def test_hits_in_endless_memory_are_the_longest_prefix_of_any_earlier_request(
     trace: Trace, block_size: int
 ) -> None:
-    cache = PrefixCache()
+    cache = PrefixCache(None)
     known: set[tuple[int, ...]] = set()
     for prompt, answer in trace:
         tokens = prompt + answer
@@ -113,16 +106,11 @@ def test_hits_in_endless_memory_are_the_longest_prefix_of_any_earlier_request(
         while found < limit and tuple(tokens[: (found + 1) * block_size]) in known:
             found += 1
         chain = chain_hashes(np.array(tokens, dtype=np.int64), block_size)
-        assert cache.touch(chain, max_hits=limit) == found
+        assert cache.touch(chain, limit) == found
         known |= {tuple(tokens[:end]) for end in range(block_size, len(tokens) + 1, block_size)}
-    assert cache.distinct_blocks == len(known)
 
 
-def test_long_traces_agree_after_moments_and_bends_were_folded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(reuse, "_SPARE_MOMENTS", 16)
-    monkeypatch.setattr(reuse, "_LOOSE_BENDS", 16)
+def test_long_traces_agree() -> None:
     rng = np.random.default_rng(3)
     books = [[book, *rng.integers(0, 9, 60).tolist()] for book in range(40)]
     trace: Trace = []
@@ -132,93 +120,63 @@ def test_long_traces_agree_after_moments_and_bends_were_folded(
         # At times the answer is what the book goes on with, and copies of blocks go stale.
         answer = book[asked : asked + 10] if rng.random() < 0.05 else []
         trace.append((book[:asked], answer))
-    cache = touch_all(trace, 2)
     for blocks in (1, 7, 60, 150, 222, 300, 400):
         engine = Engine(blocks, 2)
         for prompt, answer in trace:
             engine.serve(prompt, answer)
-        assert cache.hits_at(blocks) == engine.hits > 0 or blocks == 1
+        assert hits_of(trace, 2, blocks) == engine.hits > 0 or blocks == 1
 
 
-def chain_of(*names: int) -> list[int]:
-    return list(names)
+def hits_by_size(chains: list[list[int]], sizes: range, working: int = 0) -> list[int]:
+    caches = [PrefixCache(size, working_blocks=working) for size in sizes]
+    for cache in caches:
+        for chain in chains:
+            cache.touch(chain, len(chain))
+    return [cache.hit_blocks for cache in caches]
 
 
 def test_requests_in_a_circle_need_room_for_all_of_them() -> None:
     """Three requests of four blocks, three rounds: each finds block j below 8 + j − 1 others."""
-    cache = PrefixCache(working_blocks=0)
-    circle = [chain_of(*range(10 * one, 10 * one + 4)) for one in range(1, 4)]
-    assert [cache.touch(chain) for chain in circle * 3] == [0] * 3 + [4] * 6
-    assert [cache.hits_at(size) for size in (8, 9, 10, 11, 12, 13)] == [0, 6, 12, 18, 24, 24]
+    circle = [list(range(10 * one, 10 * one + 4)) for one in range(1, 4)]
+    assert hits_by_size(circle * 3, range(8, 14)) == [0, 6, 12, 18, 24, 24]
 
 
 def test_a_last_block_is_evicted_before_the_first_of_its_request() -> None:
     """1-2-3, then 7-8, then 1-2-3: with four blocks 3 and 2 are gone, and 1 is left."""
-    cache = PrefixCache(working_blocks=0)
-    for chain in (chain_of(1, 2, 3), chain_of(7, 8), chain_of(1, 2, 3)):
-        cache.touch(chain)
-    assert [cache.hits_at(size) for size in range(6)] == [0, 0, 0, 1, 2, 3]
+    assert hits_by_size([[1, 2, 3], [7, 8], [1, 2, 3]], range(6)) == [0, 0, 0, 1, 2, 3]
 
 
 def test_a_running_request_takes_a_block_that_nobody_finds() -> None:
-    plain, engine = PrefixCache(working_blocks=0), PrefixCache()
-    for cache in (plain, engine):
-        cache.touch(chain_of(1, 2))
-        cache.touch(chain_of(1, 2))
-    assert [plain.hits_at(size) for size in range(4)] == [0, 1, 2, 2]
-    assert [engine.hits_at(size) for size in range(4)] == [0, 0, 1, 2]
+    assert hits_by_size([[1, 2], [1, 2]], range(4)) == [0, 1, 2, 2]
+    assert hits_by_size([[1, 2], [1, 2]], range(4), working=1) == [0, 0, 1, 2]
 
 
 def test_an_answers_blocks_are_found_by_the_next_turn_only_as_its_prompt() -> None:
-    cache = PrefixCache()
-    assert cache.touch(chain_of(1, 2, 3), max_hits=1) == 0
-    assert cache.touch(chain_of(1, 2, 3), max_hits=1) == 1  # the answer again: computed, no hits
-    assert cache.touch(chain_of(1, 2, 3, 4), max_hits=3) == 3
-
-
-def test_a_request_without_a_full_block_changes_nothing() -> None:
-    cache = PrefixCache()
-    assert cache.touch(chain_of()) == 0
-    assert (cache.distinct_blocks, cache.hits_at(5)) == (0, 0)
-    assert cache.curve(16, 3).points == (CachePoint(blocks=1, hit_tokens=0),)
-
-
-def test_a_curve_is_exact_at_its_points_and_ends_where_nothing_is_evicted() -> None:
-    rng = np.random.default_rng(5)
-    cache = PrefixCache()
-    for _ in range(400):
-        talk = int(rng.integers(30))
-        cache.touch(chain_of(*range(100 * talk, 100 * talk + int(rng.integers(1, 50)))))
-    curve = cache.curve(16, 123_456, points=12)
-    sizes = [point.blocks for point in curve.points]
-    assert (curve.block_size, curve.prompt_tokens, len(sizes)) == (16, 123_456, 13)
-    assert sizes == sorted(set(sizes))
-    assert [point.hit_tokens for point in curve.points] == [
-        16 * cache.hits_at(size) for size in sizes
-    ]
-    assert curve.points[0].hit_tokens > 0 == cache.hits_at(sizes[0] - 1)
-    last, all_found = curve.points[-1], curve.points[-2]
-    assert last.blocks == cache.distinct_blocks + 1
-    assert last.hit_tokens == all_found.hit_tokens == 16 * cache.hit_blocks
-    assert cache.hits_at(all_found.blocks - 1) < cache.hit_blocks
+    for cache in (PrefixCache(None), PrefixCache(9)):
+        assert cache.touch([1, 2, 3], 1) == 0
+        assert cache.touch([1, 2, 3], 1) == 1  # the answer again: computed, no hits
+        assert cache.touch([1, 2, 3, 4], 3) == 3
+        assert cache.touch([], 0) == 0
 
 
 def test_shared_runs_are_the_branches_of_the_radix_tree() -> None:
-    cache = PrefixCache()
+    tree = PrefixTree()
     for chain in ([1, 2, 3, 4], [1, 2, 3, 9], [1, 2, 7], [8], [1, 2, 3, 9, 5]):
-        cache.touch(chain_of(*chain))
-    assert cache.shared_runs(2) == [
+        tree.add(chain)
+    assert tree.shared_runs(2) == [
         SharedRun(start=0, end=2, requests=4, latest=4),
         SharedRun(start=2, end=3, requests=3, latest=4),
     ]
-    assert cache.shared_runs(9)[2:] == [SharedRun(start=3, end=4, requests=2, latest=4)]
+    assert tree.shared_runs(9)[2:] == [SharedRun(start=3, end=4, requests=2, latest=4)]
 
 
 @settings(max_examples=40, deadline=None)
 @given(traces(), st.integers(1, 3))
 def test_a_shared_run_counts_the_requests_that_begin_with_it(trace: Trace, size: int) -> None:
-    cache = touch_all(trace, size)
     whole = [tuple(prompt + answer) for prompt, answer in trace]
-    for run in cache.shared_runs(100):
+    tree = PrefixTree()
+    for tokens in whole:
+        tree.add(chain_hashes(np.array(tokens, dtype=np.int32), size))
+    for run in tree.shared_runs(100):
         prefix = whole[run.latest][: run.end * size]
         assert sum(tokens[: len(prefix)] == prefix for tokens in whole) == run.requests

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from whet.prompts.lint import LintOptions, guess_kind, lint_prompt
+from whet.prompts.lint import Finding, LintOptions, guess_kind, lint_prompt
 from whet.prompts.prompt_file import read_prompt
-from whet.prompts.rules import Finding
 
 STABLE = "You answer questions about orders. " * 16  # 560 characters, no rule's business
 

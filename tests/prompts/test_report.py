@@ -13,7 +13,6 @@ from whet.core.format import percent
 from whet.prompts.analyse import PromptLog, analyse
 from whet.prompts.records import PromptAnalysis
 from whet.prompts.report import (
-    curve_chart,
     headline,
     print_report,
     prompts_document,
@@ -60,7 +59,6 @@ def test_console_page_and_json_have_the_figures(tmp_path: Path) -> None:
 def test_a_log_without_a_fix_says_so(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, "Be kind.")
     assert headline(analysis).endswith("No fix raises that.")
-    assert analysis.fixed_curve is None
     assert "with the fixes" not in page_of(analysis)
     assert "No named cause was detected." in printed(analysis)
 
@@ -81,13 +79,3 @@ def test_a_redacted_report_has_no_text(tmp_path: Path) -> None:
     for word in ("It is", "2026-11-02 09:00:07", "polite", "warranty"):
         assert word not in written + printed(analysis)
     assert "(redacted)" in printed(analysis)
-
-
-def test_the_curve_ends_at_the_hit_rates_and_marks_the_cache(tmp_path: Path) -> None:
-    analysis = analysis_of(tmp_path)
-    chart = curve_chart(analysis)
-    assert chart is not None
-    marks, *lines = chart.picture.to_dict()["datasets"].values()
-    last = {mark["series"]: mark["y"] for mark in marks}
-    assert last == {"as the log is": analysis.hits.rate, "with the fixes": analysis.best.rate}
-    assert [{"at": 500 * 16}] in lines

@@ -20,12 +20,6 @@ from whet.quality.data import load_documents, load_tasks
         (task_row(1, scorer="json_schema", expected={"type": "text"}), "not a JSON Schema"),
         (task_row(1, scorer="regex", expected="("), "not a pattern"),
         (task_row(1, scorer="tool_call", expected={"name": "f"}), "a call is"),
-        (task_row(1, schema={"type": "text"}), "'schema' cannot be used"),
-        (task_row(1, schema=[]), "schema"),
-        (
-            task_row(1, scorer="json_exact", expected={"a": 1}, schema={"type": "array"}),
-            "does not fit the task's own 'schema'",
-        ),
         (task_row(1, max_tokens=0), "max_tokens"),
     ],
 )
@@ -73,9 +67,3 @@ def test_a_file_without_text_is_refused(tmp_path: Path, text: str, said: str) ->
 def test_a_missing_file_names_the_mend(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no log .* give a file or folder"):
         load_documents(tmp_path / "none.jsonl", 5)
-
-
-def test_a_schema_is_kept_under_its_own_key(tmp_path: Path) -> None:
-    row = task_row(1, scorer="json_exact", expected='{"a": 1}', schema={"type": "object"})
-    (task,) = load_tasks(write_lines(tmp_path / "tasks.jsonl", [row]), 10)
-    assert task.json_schema == {"type": "object"}

@@ -15,7 +15,7 @@ from whet.core.errors import CheckpointError, UsageError
 from whet.core.records.codec import decode, encode
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
-from whet.quality import ChecksPlan, GoldenSource, QualityPlan, measure_quality
+from whet.quality import ChecksPlan, QualityPlan, measure_quality
 
 DOCUMENTS, TASKS = 60, 20
 
@@ -186,7 +186,6 @@ def test_a_server_without_token_ids_has_no_golden_probes_and_is_judged(
 
     checks = ChecksPlan(
         golden=tmp_path / "golden",
-        source=GoldenSource(variant="fp16", engine_version=None),
         same_weights_reference=None,
         plain=None,
         is_plain=False,

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.quality.overlap import longest_common_subsequence
-from whet.quality.scoring import grade, right
+from whet.quality.scoring import grade, longest_common_subsequence, right
 
 LETTERS = st.lists(st.sampled_from("abcd"), max_size=12)
 

@@ -15,7 +15,6 @@ from whet.quality.paired import (
     mcnemar,
     share_difference,
     sign_flip,
-    student,
     wilson,
     worse,
 )
@@ -182,12 +181,3 @@ def score(lost: int, gained: int, mean: float | None, *, graded: bool) -> TaskSc
 )
 def test_a_mean_counts_for_grades_and_flips_for_answers(found: TaskScore, fell: bool) -> None:
     assert worse(found) is fell
-
-
-def test_students_interval_is_the_textbook_s() -> None:
-    found = student([1.0, 2.0, 3.0, 4.0, 5.0])  # 3 ± 2.776445 · 1.581139 ÷ √5
-    assert (found.low, found.high) == (pytest.approx(1.036757), pytest.approx(4.963243))
-
-
-def test_equal_grades_say_nothing_of_their_spread() -> None:
-    assert (student([0.5, 0.5]).low, student([0.0, 0.0]).high) == (None, None)

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from whet.quality.server_distances import server_distances
-from whet.quality.top_logprobs import TopDocument, TopLogprobs, pack
+from whet.quality.distances import TopDocument, TopLogprobs, pack, server_distances
 
 Position = dict[int, float]
 """Probability of each named token."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from whet.quality.json_values import refuse_calls
 from whet.quality.scoring import right
-from whet.quality.tool_calls import refuse_calls
 
 CALL = {"name": "track", "arguments": {"order": "A-12345", "days": 2}}
 ARGUMENTS = json.dumps(CALL["arguments"])

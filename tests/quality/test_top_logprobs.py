@@ -12,14 +12,14 @@ from whet.core.errors import StorageError, UsageError
 from whet.core.spec import parse_spec
 from whet.quality import likelihood
 from whet.quality.asking import ModelEndpoint, ask_and_read
-from whet.quality.likelihood import Likelihood, measure_likelihood
-from whet.quality.top_logprobs import (
+from whet.quality.distances import (
     TopDocument,
     TopLogprobs,
     pack,
     read_top_logprobs,
     write_top_logprobs,
 )
+from whet.quality.likelihood import Likelihood, measure_likelihood
 
 DOCUMENTS = [(5, 7, 9), (5, 8)]
 LIKELIEST = {1: -0.5, 2: -1.5, 3: -2.5}

@@ -14,7 +14,6 @@ from whet.core.records.quality_checks import (
     GreedyParity,
     LosslessCheck,
     ServerDistances,
-    StructuredScore,
     TokenIdentity,
     TwoSample,
 )
@@ -80,7 +79,6 @@ def gated_quality(name: str, texts: Texts, foreign: str = "") -> QualityRecord:
             missing=f"/tokenize failed on 16 texts (HTTP 404){foreign}" if spec else None,
         ),
         lossless=lossless(foreign) if spec else None,
-        structured=structured(texts, foreign, refused=name == "awq+draft+cache") if awq else (),
     )
 
 
@@ -130,26 +128,6 @@ def lossless(foreign: str = "") -> LosslessCheck:
         drafted=5120,
         verdict="pass",
         reasons=(f"13 of 16 greedy continuations are the plain server's to the end{foreign}",),
-    )
-
-
-def structured(
-    texts: Texts, foreign: str = "", *, refused: bool = False
-) -> tuple[StructuredScore, ...]:
-    """121 valid answers when free, all 150 when bound; or a server that takes no schema."""
-    return (
-        StructuredScore(
-            task=texts.task,
-            n=150,
-            free_valid=121,
-            free_right=118,
-            valid=None if refused else 150,
-            right=None if refused else 139,
-            lost=None if refused else 2,
-            gained=None if refused else 23,
-            p_value=None if refused else 2.1e-5,
-            missing=f"the server holds no answer to a JSON Schema{foreign}" if refused else None,
-        ),
     )
 
 

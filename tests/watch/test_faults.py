@@ -131,7 +131,6 @@ HARD: dict[str, Change] = {
     "chat_template_changed": lambda look, period: replace(
         look, chat_prompt_tokens=None if period % 5 else 33
     ),
-    "clock_skew": lambda look, _: replace(look, clock_skew_s=-60.0),
     "claim_weights": lambda look, _: replace(look, claims={"weights": "MarlinLinearKernel"}),
     "kv_cache_exhausted": preempting,
     "load_above_measured": busy,

@@ -16,7 +16,6 @@ from whet.watch.observation import GOLDEN_PER_PERIOD
 from whet.watch.probe import (
     SAMPLES,
     Target,
-    _skew,
     next_probes,
     observe,
     probe_share,
@@ -186,10 +185,3 @@ def test_an_engine_s_own_names_are_read_as_those_of_the_run() -> None:
     renamed = {"sglang:generation_tokens_total": counters.GENERATED}
     scrape = read_scrape("sglang:generation_tokens_total 7\n", at_s=0.0, renamed=renamed)
     assert (scrape.names, scrape.values[counters.GENERATED]) == (1, 7)
-
-
-@pytest.mark.parametrize(
-    "date", ["", "x", "Mon, 32 Jan 2020", "Mon, 01 Jan 2020 00:00:00 +99999999999999"]
-)
-def test_a_date_that_is_none_says_nothing_of_the_clock(date: str) -> None:
-    assert _skew({"date": date}, 0.0) is None

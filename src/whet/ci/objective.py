@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from whet.ci.figures import start_table
 from whet.ci.result import Check, Sides
-from whet.ci.speed import ONE_START
+from whet.ci.speed import ONE_START, start_table
 from whet.core.format import number, percent
 from whet.core.load import Load
 from whet.core.records.quality_checks import GateVerdict

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from statistics import geometric_mean
 from typing import Final
 
-from whet.ci.figures import limit as limit_of
-from whet.ci.figures import same_traffic, shared_table, start_table
 from whet.ci.result import Check, Sides
 from whet.core.format import number
 from whet.core.load import Load, loads_words
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.records.summary import Estimate
+from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.metrics.metric import CounterMetric, Metric
-from whet.metrics.pooled import Cell, StartTable
+from whet.metrics.pooled import Cell, Figures, StartTable
 from whet.metrics.run_pair import RunPair
 from whet.report.text import shown
 
@@ -119,3 +118,48 @@ def _no_load(sides: Sides) -> str:
         f"the runs share no load of {sides.variant} (baseline: {before}; candidate: {after}); "
         "measure the candidate at the baseline's loads"
     )
+
+
+def limit_of(metric: Metric, allowed: float) -> float:
+    """Return the ratio to the baseline at which a regression by ``allowed`` begins."""
+    return 1 - allowed if metric.better == "higher" else 1 + allowed
+
+
+def start_table(run: Run, metric: Metric) -> StartTable:
+    """Return every start of every complete cell, confirmation included.
+
+    More starts narrow the interval, and a cell that was chosen for its figures looks better in
+    those alone that it was chosen by.
+    """
+    return StartTable.of(metric.name, _cells(run, metric))
+
+
+def shared_table(baseline: Run, candidate: Run, metric: Metric) -> StartTable:
+    """Both runs in one table, where a round is the traffic that both sent.
+
+    The names of variants begin with ``baseline`` or ``candidate`` and a slash.
+    """
+    cells = {
+        (f"{side}/{variant}", load): figures
+        for side, run in (("baseline", baseline), ("candidate", candidate))
+        for (variant, load), figures in _cells(run, metric).items()
+    }
+    return StartTable.of(metric.name, cells)
+
+
+def same_traffic(baseline: Run, candidate: Run) -> bool:
+    """Return whether all trials that both runs share sent the same requests."""
+    both = baseline.workloads.keys() & candidate.workloads.keys()
+    return bool(both) and all(
+        baseline.workloads[key].sha256 == candidate.workloads[key].sha256 for key in both
+    )
+
+
+def _cells(run: Run, metric: Metric) -> dict[Cell, Figures]:
+    figures = {}
+    for cell in run.cells:
+        place = cell.variant, cell.load
+        if cell.status == "complete":
+            trials = (*run.trials_of(*place), *run.trials_of(*place, confirmation=True))
+            figures[place] = metric.start_figures(trials)
+    return {place: each for place, each in figures.items() if each}

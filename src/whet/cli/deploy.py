@@ -42,7 +42,7 @@ def deploy(
 
 
 def _steps(deployed: Deployed) -> dict[str, list[str]]:
-    from whet.flow.deploy.steps import monitoring_step, rollback_step, start_steps
+    from whet.flow.deploy.folder import monitoring_step, rollback_step, start_steps
 
     bundle, folder, previous = deployed.bundle, deployed.folder, deployed.previous
     monitoring = monitoring_step(bundle, folder)

@@ -54,7 +54,7 @@ _COMMANDS: Final = {
         "doctor": "doctor:doctor",
         "bench": "bench.command:bench",
         "calibrate": "calibrate:calibrate",
-        "quality": "quality.command:quality",
+        "quality": "quality:quality",
         "quantize": "quantize:quantize",
         "prompts": "prompts.analyse:commands",
     },
@@ -69,6 +69,9 @@ _REMOVED: Final = {
     "break-even": "whet break-even is now part of a run: give a variant speculation with "
     "synthetic_acceptance: [0, 0.5, 1], then whet run; its report has the map",
     "calibrate --run": "whet calibrate now takes the runs themselves: whet calibrate runs/NAME",
+    "prompts --verify": "whet prompts --verify is now whet bench: write the log's prefix structure "
+    "with whet prompts --workload FILE, then whet bench URL --trace FILE",
+    "quality --golden": "whet quality --golden is now whet watch, which asks a run's golden probes",
     "quantize --compare": "whet quantize --compare is now a run: write preset: schemes into "
     "whet.yaml, then whet run; its report has the table",
 }

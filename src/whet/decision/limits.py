@@ -78,6 +78,3 @@ def _open_checks(record: QualityRecord, *, known: bool) -> Iterator[tuple[str, s
         yield "predictions", f"not compared with {record.twin}, which serves the same weights"
     if record.identity is not None and record.identity.missing is not None:
         yield "tokens", record.identity.missing
-    for score in record.structured:
-        if score.missing is not None:
-            yield "structured output", score.missing

@@ -1,4 +1,4 @@
-"""From a request log to its hit rate at every cache size, causes, and fixes that pay."""
+"""From a request log to its hit rate, causes, and fixes that pay."""
 
 from __future__ import annotations
 
@@ -17,18 +17,11 @@ from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.records.hits import HitTokens
 from whet.core.redact import starred
-from whet.prompts.blocks import chain_hashes, most_hits
-from whet.prompts.cache import PrefixCache, SharedRun
+from whet.prompts.cache import PrefixCache, PrefixTree, SharedRun, chain_hashes, most_hits
 from whet.prompts.causes import CauseFinder, Variables
 from whet.prompts.fixes import FIXES, apply_fixes, fixable
-from whet.prompts.records import (
-    CacheCurve,
-    CauseKind,
-    Fix,
-    PromptAnalysis,
-    SharedPrefix,
-)
-from whet.prompts.text import common_length
+from whet.prompts.lines import common_length
+from whet.prompts.records import CauseKind, Fix, PromptAnalysis, SharedPrefix
 from whet.requests import (
     LeftOut,
     LoggedRequest,
@@ -174,7 +167,7 @@ def analyse(
     left_out = log.left_out
     doubts = (*log.reader.check.doubts(), *first.doubts())
     finder, times, traffic = first.finder, first.times, first.traffic
-    fixes, together, fixed_curve = _check_fixes(log, finder.variables, traffic)
+    fixes, together = _check_fixes(log, finder.variables, traffic)
     causes, unnamed, unnamed_example = finder.result()
     analysis = PromptAnalysis(
         source=question.log.name,
@@ -187,14 +180,12 @@ def analyse(
         cache_blocks=question.cache_blocks,
         hits=traffic.hits,
         sized=traffic.sized,
-        curve=traffic.curve,
-        prefixes=_prefixes(log, traffic.cache.shared_runs(_PREFIXES), first.recent),
+        prefixes=_prefixes(log, first.tree.shared_runs(_PREFIXES), first.recent),
         causes=causes,
         unnamed=unnamed,
         unnamed_example=unnamed_example,
         fixes=fixes,
         together=together,
-        fixed_curve=fixed_curve,
         redacted=question.redacted,
         doubts=doubts,
     )
@@ -209,7 +200,7 @@ class _FirstPass:
 
     def __init__(self, question: PromptQuestion) -> None:
         self._block_size = question.block_size
-        self.traffic = _Replayed(question)
+        self.traffic, self.tree = _Replayed(question), PrefixTree()
         self.finder = CauseFinder(question.block_size, redacted=question.redacted)
         self.count = 0
         self.times: list[int] = []
@@ -219,6 +210,7 @@ class _FirstPass:
     def add(self, prompt: Prompt) -> None:
         request, tokens = prompt.request, len(prompt.ids)
         hits = self.traffic.add(prompt) * self._block_size
+        self.tree.add(prompt.hashes)
         self.finder.judge(request, tokens=tokens, hit_tokens=hits)
         if not media(request):
             self.counted.append((request.prompt_tokens, tokens))
@@ -238,28 +230,22 @@ class _FirstPass:
             )
 
 
-def predict(block_size: int, prompts: Sequence[Ids], blocks: int | None) -> HitTokens:
-    """The hits of prompts one after another in an empty cache of ``blocks``; None never evicts."""
-    cache = PrefixCache()
-    for ids in prompts:
-        cache.touch(chain_hashes(ids, block_size), max_hits=most_hits(len(ids), block_size))
-    hits = cache.hit_blocks if blocks is None else cache.hits_at(blocks)
-    total = sum(map(len, prompts))
-    return HitTokens(prompt_tokens=total, hit_tokens=hits * block_size)
-
-
 class _Replayed:
     """One replay of the log through the cache model, and the first prompt that a fix changed."""
 
     def __init__(self, question: PromptQuestion) -> None:
-        self.question, self.cache = question, PrefixCache()
+        self.question, self.cache = question, PrefixCache(None)
+        blocks = question.cache_blocks
+        self.sized_cache = None if blocks is None else PrefixCache(blocks)
         self.tokens = self.changed = 0
         self.example: tuple[str, str | None, str | None] = ("", None, None)
 
     def add(self, prompt: Prompt) -> int:
         """Replay a prompt; returns its hits in blocks."""
         self.tokens += len(prompt.ids)
-        return self.cache.touch(prompt.hashes, max_hits=prompt.most)
+        if self.sized_cache is not None:
+            self.sized_cache.touch(prompt.hashes, prompt.most)
+        return self.cache.touch(prompt.hashes, prompt.most)
 
     def note_change(
         self, prompt: Prompt, original: Prompt, text_of: Callable[[LoggedRequest], str]
@@ -273,18 +259,14 @@ class _Replayed:
 
     @property
     def hits(self) -> HitTokens:
-        hits = self.cache.hit_blocks * self.question.block_size
-        return HitTokens(prompt_tokens=self.tokens, hit_tokens=hits)
-
-    @property
-    def curve(self) -> CacheCurve:
-        return self.cache.curve(self.question.block_size, self.tokens)
+        return self._hits(self.cache)
 
     @property
     def sized(self) -> HitTokens | None:
-        if self.question.cache_blocks is None:
-            return None
-        hits = self.cache.hits_at(self.question.cache_blocks) * self.question.block_size
+        return None if self.sized_cache is None else self._hits(self.sized_cache)
+
+    def _hits(self, cache: PrefixCache) -> HitTokens:
+        hits = cache.hit_blocks * self.question.block_size
         return HitTokens(prompt_tokens=self.tokens, hit_tokens=hits)
 
     def beats(self, other: _Replayed) -> bool:
@@ -293,34 +275,26 @@ class _Replayed:
         if self.sized is not None and other.sized is not None:
             pairs.append((self.sized, other.sized))
         return all(
-            mine.rate > theirs.rate and computed(mine) < computed(theirs) for mine, theirs in pairs
+            mine.rate > theirs.rate and mine.missed < theirs.missed for mine, theirs in pairs
         )
-
-
-def computed(hits: HitTokens) -> int:
-    """Prompt tokens that are not in the cache."""
-    return hits.prompt_tokens - hits.hit_tokens
 
 
 def _check_fixes(
     log: PromptLog, variables: Variables, traffic: _Replayed
-) -> tuple[tuple[Fix, ...], Fix | None, CacheCurve | None]:
-    """The fixes that raise the hit rate, the best first; all together; the curve of the latter."""
+) -> tuple[tuple[Fix, ...], Fix | None]:
+    """The fixes that raise the hit rate, the best first; all together."""
     kinds = fixable(variables)
     if not kinds:
-        return (), None, None
+        return (), None
     alone = _replay(log, variables, [(kind,) for kind in kinds])
     winners = [(kind, replay) for kind, replay in alone.items() if replay.beats(traffic)]
-    winners.sort(key=lambda each: computed(each[1].hits))
+    winners.sort(key=lambda each: each[1].hits.missed)
     fixes = tuple(_fix(kinds, replay) for kinds, replay in winners)
     if len(winners) < 2:
-        curve = winners[0][1].curve if winners else None
-        return fixes, None, curve
+        return fixes, None
     every = tuple(kind for kinds, _ in winners for kind in kinds)
     both = _replay(log, variables, [every])[every]
-    if not both.beats(winners[0][1]):
-        return fixes, None, winners[0][1].curve
-    return fixes, _fix(every, both), both.curve
+    return fixes, _fix(every, both) if both.beats(winners[0][1]) else None
 
 
 def _replay(

@@ -1,16 +1,95 @@
-"""Hits of an engine's prefix cache, with infinite memory and at every cache size."""
+"""Hits of an engine's prefix cache, one prompt after another, and the cache's size."""
 
 from __future__ import annotations
 
-import heapq
-from array import array
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.prompts.records import CacheCurve, CachePoint
-from whet.prompts.reuse import HitsBySize, TouchOrder
+from whet.checkpoint import locate_without_weights
+from whet.checkpoint.config import read_shape
+from whet.core.errors import UsageError
+from whet.core.records.evidence import Declared, EngineFacts
+from whet.core.store import RunStore
+from whet.core.units import GIB
+from whet.prompts.options import CacheOptions
+
+
+def most_hits(prompt_tokens: int, block_size: int) -> int:
+    """The maximum number of blocks of a prompt that an engine takes from its cache.
+
+    The prompt's last token is always computed, for its logits, so a prompt that fills its last
+    block exactly computes that block (vLLM V1, ``KVCacheManager.get_computed_blocks``).
+    """
+    return max(prompt_tokens - 1, 0) // block_size
+
+
+def chain_hashes(ids: NDArray[Any], block_size: int, *, salt: str | None = None) -> list[int]:
+    """Hash each full block of a request together with all blocks before it.
+
+    ``ids`` are token ids, ``block_size`` is in tokens; a partial last block has no hash. Hashes
+    are valid within one process. Raises ``UsageError`` where ``block_size`` is below 1.
+    """
+    if block_size < 1:
+        raise UsageError(f"the block size must be at least 1 token (got {block_size})")
+    data = np.ascontiguousarray(ids, dtype=np.int32).tobytes()
+    size = 4 * block_size
+    state, hashes = hash(salt or ""), []
+    for start in range(0, len(data) - size + 1, size):
+        state = hash((state, data[start : start + size]))
+        hashes.append(state)
+    return hashes
+
+
+class PrefixCache:
+    """A cache of KV blocks in which prompts find their prefixes; least recently used ones go first.
+
+    ``chain`` is ``chain_hashes`` of a prompt followed by the answer's tokens, as far as they are
+    known; ``max_hits`` is ``most_hits`` of the prompt alone. Blocks past it are computed anew even
+    where they are cached: the old copy takes memory until it is evicted, as in vLLM V1.
+
+    Idealised: one request at a time, none preempted, and of equal copies the newest is found.
+    """
+
+    def __init__(self, blocks: int | None, *, working_blocks: int = 1) -> None:
+        """Hold ``blocks`` KV blocks; None never evicts.
+
+        While a request runs it holds ``working_blocks`` that are never hits: its partial last one.
+        """
+        self._room = None if blocks is None else max(blocks - working_blocks, 0)
+        self._stamps: dict[int, int] = {}  # by hash: when the newest copy was touched
+        self._queue: OrderedDict[int, int] = OrderedDict()  # hashes by stamp, the oldest first
+        self._stamp = 0
+        self.hit_blocks = 0
+
+    def touch(self, chain: list[int], max_hits: int) -> int:
+        """Look a request up, then make its blocks the most recent; return its hits in blocks.
+
+        Its first block is more recent than its last (vLLM V1 frees blocks in reverse). A request
+        longer than the cache keeps its prefix.
+        """
+        stored = chain[: self._room]
+        limit = min(max_hits, len(stored))
+        hits = next((at for at in range(limit) if stored[at] not in self._stamps), limit)
+        self.hit_blocks += hits
+        if self._room is None:
+            self._stamps.update(dict.fromkeys(stored, 0))
+            return hits
+        for name in stored[:hits]:
+            del self._queue[self._stamps[name]]
+        while len(self._queue) + len(stored) > self._room:
+            stamp, name = self._queue.popitem(last=False)
+            if self._stamps[name] == stamp:
+                del self._stamps[name]
+        for name in reversed(stored):
+            self._stamp += 1
+            self._queue[self._stamp], self._stamps[name] = name, self._stamp
+        return hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,210 +102,85 @@ class SharedRun:
     latest: int
 
 
-class PrefixCache:
-    """An LRU cache of KV blocks in which prompts find their prefixes, at every size at once.
+class PrefixTree:
+    """How many requests begin with each prefix of full blocks."""
 
-    A request finds the longest prefix of its blocks that is in the cache; then all its blocks are
-    the most recent, its first block above its last, so that the last is evicted first (vLLM V1
-    frees a request's blocks in reverse). Since a block is never older than the block after it,
-    what a cache of C blocks holds is the top C of one stack for all C (Mattson et al. 1970), and
-    what it holds of a chain is a prefix.
-
-    While it runs, a request also holds ``working_blocks`` that are never hits: its partial last
-    block, usually 1. They go back to the engine's free blocks first, so a cache of C blocks
-    keeps C − ``working_blocks``. A request longer than that keeps its prefix.
-
-    Blocks past ``max_hits`` are computed anew even where they are cached (the last block of a
-    prompt that fills it exactly, an answer that comes again): the old copy goes stale and takes
-    memory until it is evicted, as in vLLM V1, which does not merge equal blocks.
-
-    Idealised: one request at a time, each to its end, none preempted; blocks that two requests
-    would compute side by side are found by the second. Of equal copies the newest is found, where
-    vLLM V1 finds the oldest. A request that ends on a full block is taken to hold one block more
-    than it does.
-
-    Inside, blocks are runs that were first seen together: a radix tree whose edges are found by
-    the hash of their first block. Memory is 8 bytes a distinct block, and some 200 a run.
-    """
-
-    def __init__(self, *, working_blocks: int = 1) -> None:
-        self._working_blocks = working_blocks
-        self._log = array("q")  # the hash of every block ever seen, run after run
-        self._run_of: dict[int, int] = {}  # the hash of a run's first block → the run
-        self._starts = array("q")  # of each run: its place in the log,
-        self._lengths = array("q")  # its blocks,
-        self._moments = array("q")  # when it was last touched,
-        self._depths = array("q")  # the blocks before it,
-        self._counts = array("q")  # the requests that have it,
-        self._latest = array("q")  # and the latest of them
+    def __init__(self) -> None:
+        self._blocks: dict[int, list[int]] = {}  # by hash: requests, the latest, the hash before
         self._requests = 0
-        self._order = TouchOrder()
-        self._sized = HitsBySize()
-        self._hits = 0
 
-    @property
-    def distinct_blocks(self) -> int:
-        """Distinct full blocks so far, in prompts and answers."""
-        return len(self._log)
-
-    @property
-    def hit_blocks(self) -> int:
-        """Blocks found so far in a cache that never evicts."""
-        return self._hits
-
-    def touch(self, chain: list[int], *, max_hits: int | None = None) -> int:
-        """Look a request up, then make its blocks the most recent.
-
-        ``chain`` is ``chain_hashes`` of the prompt followed by the answer's tokens, as far as they
-        are known (an engine never computes the answer's last token). ``max_hits`` is
-        ``most_hits`` of the prompt alone, so that an answer's own blocks do not count; None counts
-        all. Returns the leading blocks that an earlier request left, at most ``max_hits``.
-        """
+    def add(self, chain: list[int]) -> None:
+        """Count a request."""
+        before = 0
+        for name in chain:
+            block = self._blocks.setdefault(name, [0, 0, before])
+            block[0] += 1
+            block[1] = self._requests
+            before = name
         self._requests += 1
-        if not chain:
-            return 0
-        limit = len(chain) if max_hits is None else max_hits
-        depth, parts = self._walk(chain)
-        self._reuse(parts, limit)
-        if depth < len(chain):
-            self._add_run(chain[depth], len(self._log), len(chain) - depth, depth)
-            self._moments.append(self._order.now)
-            self._counts.append(1)
-            self._latest.append(self._requests - 1)
-            self._log.extend(chain[depth:])
-        self._order.put(len(chain))
-        if self._order.sparse:
-            numbers = self._order.renumber()
-            moments = numbers[np.frombuffer(self._moments, dtype=np.int64)]
-            self._moments = array("q", moments.tobytes())
-        hits = max(min(depth, limit), 0)
-        self._hits += hits
-        return hits
-
-    def hits_at(self, blocks: int) -> int:
-        """Blocks that an engine with ``blocks`` KV blocks for requests would have found so far.
-
-        Exact. vLLM V1 keeps one of its ``num_gpu_blocks`` to itself (the null block).
-        """
-        return int(self._hits_at(np.array([blocks], dtype=np.int64))[0])
-
-    def curve(self, block_size: int, prompt_tokens: int, points: int = 40) -> CacheCurve:
-        """Hit tokens by cache size, from ``points`` sizes in equal ratios, rounded to blocks.
-
-        They run from the smallest cache that finds anything to the smallest that finds all; one
-        point more is the size at which nothing is evicted. ``prompt_tokens`` is carried into the
-        record. Each point is exact.
-        """
-        sizes = {self._order.total + self._working_blocks}
-        span = self._sized.span()
-        if span is not None:
-            low, high = span[0] + 1 + self._working_blocks, span[1] + self._working_blocks
-            spaced = np.rint(np.geomspace(low, high, max(points, 2))).astype(np.int64)
-            sizes.update(np.clip(spaced, low, high).tolist())
-        ordered = np.array(sorted(sizes), dtype=np.int64)
-        hits = self._hits_at(ordered) * block_size
-        return CacheCurve(
-            block_size=block_size,
-            prompt_tokens=prompt_tokens,
-            points=tuple(
-                CachePoint(blocks=size, hit_tokens=hit_tokens)
-                for size, hit_tokens in zip(ordered.tolist(), hits.tolist(), strict=True)
-            ),
-        )
 
     def shared_runs(self, count: int) -> list[SharedRun]:
-        """The ``count`` runs that save the most blocks, the largest first."""
-        sizes = (
-            ((requests - 1) * length, run)
-            for run, (requests, length) in enumerate(zip(self._counts, self._lengths, strict=True))
-            if requests > 1
+        """The ``count`` runs of blocks of the same requests that save the most, the largest first.
+
+        All that have a block have the one before it: equal counts are the same requests.
+        """
+        runs: dict[int, SharedRun] = {}  # by the hash of the last block
+        ends: dict[int, int] = {}
+        for name, (requests, latest, before) in self._blocks.items():
+            if requests < 2:
+                continue
+            start = ends.get(before, 0)
+            ends[name] = start + 1
+            run = runs.get(before)
+            if run is not None and run.requests == requests:
+                runs[name] = replace(runs.pop(before), end=start + 1)
+            else:
+                runs[name] = SharedRun(start, start + 1, requests, latest)
+        return nlargest(
+            count, runs.values(), key=lambda x: ((x.requests - 1) * (x.end - x.start), -x.start)
         )
-        return [
-            SharedRun(
-                start=self._depths[run],
-                end=self._depths[run] + self._lengths[run],
-                requests=self._counts[run],
-                latest=self._latest[run],
-            )
-            for _, run in heapq.nlargest(count, sizes)
-        ]
 
-    def _hits_at(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._sized.at(np.maximum(sizes - self._working_blocks, 0))
 
-    def _reuse(self, parts: list[tuple[int, int]], limit: int) -> None:
-        """Count the hits of the parts that ``_walk`` returned; mark the others as stale."""
-        order = self._order
-        depth = 0
-        counted: list[tuple[int, int]] = []
-        for moment, blocks in parts:
-            hits = max(min(blocks, limit - depth), 0)
-            depth += blocks
-            if hits:
-                self._sized.add(order.newer(moment), hits)
-                counted.append((moment, hits))
-            if hits < blocks:
-                order.mark_stale(moment, blocks - hits)
-        for moment, hits in counted:
-            order.take(moment, hits)
+_DEFAULT_BLOCK: Final = 16
 
-    def _walk(self, hashes: list[int]) -> tuple[int, list[tuple[int, int]]]:
-        """Follow a chain down the runs and mark them as touched now.
 
-        Returns how many blocks were seen before, and their (moment, blocks) from the first block
-        on. Of a moment's blocks those that were not touched since are the end of one chain, so
-        what the walk meets of a moment is its most recent part, whole from the top.
-        """
-        now, moments, lengths = self._order.now, self._moments, self._lengths
-        parts: list[tuple[int, int]] = []
-        depth, last = 0, 0
-        while depth < len(hashes):
-            run = self._run_of.get(hashes[depth])
-            if run is None:
-                break
-            moment, common = moments[run], self._common(run, hashes, depth)
-            if common < lengths[run]:
-                self._split(run, common)
-            moments[run] = now
-            self._counts[run] += 1
-            self._latest[run] = self._requests - 1
-            depth += common
-            if moment == last:
-                parts[-1] = (moment, parts[-1][1] + common)
-            else:
-                parts.append((moment, common))
-                last = moment
-        return depth, parts
+def find_cache(cache: CacheOptions, target: str) -> tuple[int, int | None]:
+    """Tokens per block and KV blocks of the cache; None where its size is unknown.
 
-    def _common(self, run: int, hashes: list[int], depth: int) -> int:
-        """How many blocks of ``run`` the chain goes on with from ``seen``; the first one is.
+    vLLM keeps one block to itself, which is not counted. Raises ``UsageError`` for two sizes, and
+    for one that holds no block.
+    """
+    if cache.cache_tokens is not None and cache.cache_gib is not None:
+        raise UsageError("give the cache's size once: --cache-tokens or --cache-gib")
+    tokens, block_size = cache.cache_tokens, cache.block_size
+    if cache.cache_gib is not None:
+        tokens = int(cache.cache_gib * GIB // _token_bytes(locate_without_weights(target)))
+    if cache.run is not None:
+        store = RunStore.read(cache.run)
+        facts, declared = store.all("facts", EngineFacts), store.all("declared", Declared)
+        sizes = (dict(each.cache).get("block_size") for each in declared if each.cache)
+        text = next(sizes, None)
+        if block_size is None and text and text.isdigit():
+            block_size = int(text)
+        if tokens is None:
+            tokens = next((each.kv_cache_tokens for each in facts if each.kv_cache_tokens), None)
+    block_size = block_size or _DEFAULT_BLOCK
+    if tokens is None:
+        return block_size, None
+    if tokens < block_size:
+        raise UsageError(
+            f"a cache of {tokens} tokens holds no block of {block_size}", fix="give a larger one"
+        )
+    return block_size, tokens // block_size - 1
 
-        Equal hashes mean equal chains up to there, so the last equal place is found by halves.
-        """
-        log = self._log
-        low, high = 1, min(self._lengths[run], len(hashes) - depth)
-        in_log, in_chain = self._starts[run] - 1, depth - 1
-        if log[in_log + high] == hashes[in_chain + high]:
-            return high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if log[in_log + middle] == hashes[in_chain + middle]:
-                low = middle
-            else:
-                high = middle
-        return low
 
-    def _split(self, run: int, blocks: int) -> None:
-        """Let ``run`` keep its first ``blocks``; the others become a run of their own."""
-        start = self._starts[run] + blocks
-        rest, depth = self._lengths[run] - blocks, self._depths[run] + blocks
-        self._add_run(self._log[start], start, rest, depth)
-        for column in (self._moments, self._counts, self._latest):
-            column.append(column[run])
-        self._lengths[run] = blocks
+def _token_bytes(target: Path) -> int:
+    """KV bytes a token, of all layers where none keeps every token.
 
-    def _add_run(self, first: int, start: int, length: int, depth: int) -> None:
-        self._run_of[first] = len(self._starts)
-        self._starts.append(start)
-        self._lengths.append(length)
-        self._depths.append(depth)
+    Layers with a window keep little of a long prefix beside those without one.
+    """
+    kv = read_shape(target).kv
+    width = kv.growing or sum(each.layers * each.bytes_per_token for each in kv.layers)
+    if not width:
+        raise UsageError(f"{target} keeps no KV cache", fix="give --cache-tokens")
+    return width

@@ -14,10 +14,16 @@ from itertools import islice
 from typing import Final
 
 from whet.core.redact import starred
-from whet.prompts.lines import KIND_OF_SPAN, Line, differing_words, lines_of, split_documents
+from whet.prompts.lines import (
+    KIND_OF_SPAN,
+    Line,
+    common_length,
+    differing_words,
+    lines_of,
+    split_documents,
+)
 from whet.prompts.patterns import Span, find_spans
 from whet.prompts.records import Cause, CauseKind, Example
-from whet.prompts.text import common_length
 from whet.requests import LoggedRequest
 
 _MIN_BLOCKS: Final = 2

@@ -7,10 +7,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from whet.prompts.causes import Variables
-from whet.prompts.lines import KIND_OF_SPAN, normalised, split_documents, split_lines
+from whet.prompts.lines import (
+    KIND_OF_SPAN,
+    normalised,
+    split_documents,
+    split_lines,
+    tidy,
+    tool_name,
+)
 from whet.prompts.patterns import find_spans
 from whet.prompts.records import CauseKind
-from whet.prompts.text import tidy, tool_name
 from whet.requests import LoggedRequest
 
 FIXES: Final[Mapping[CauseKind, str]] = {

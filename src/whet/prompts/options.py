@@ -41,8 +41,6 @@ class CacheOptions:
     """Cache size in GiB."""
     run: Path | None = None
     """Run directory of whet, for its cache size and block size."""
-    verify: PositiveInt | None = None
-    """Replay the first N requests on vLLM, as they are and with the fixes."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Files"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from whet.core.records.hits import HitTokens, ReplayResult
+from whet.core.records.hits import HitTokens
 from whet.requests import LeftOut
 
 CauseKind = Literal["date", "id", "name", "whitespace", "order", "template"]
@@ -20,23 +20,6 @@ CAUSES: Final[Mapping[CauseKind, str]] = {
     "template": "template change",
 }
 """Each kind of cause, as reports name it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CachePoint:
-    """The hit tokens of an LRU cache of ``blocks`` KV blocks."""
-
-    blocks: int
-    hit_tokens: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CacheCurve:
-    """Hit tokens by cache size. Points ascend in blocks; the last is a cache that never evicts."""
-
-    block_size: int
-    prompt_tokens: int
-    points: tuple[CachePoint, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,17 +103,14 @@ class PromptAnalysis:
     cache_blocks: int | None
     hits: HitTokens
     sized: HitTokens | None
-    curve: CacheCurve
     prefixes: tuple[SharedPrefix, ...]
     causes: tuple[Cause, ...]
     unnamed: int
     unnamed_example: Example | None
     fixes: tuple[Fix, ...]
     together: Fix | None
-    fixed_curve: CacheCurve | None
     redacted: bool = False
     doubts: tuple[str, ...] = ()
-    replays: tuple[ReplayResult, ...] = ()
 
     @property
     def best_fix(self) -> Fix | None:

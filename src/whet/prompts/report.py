@@ -11,17 +11,13 @@ from typing import Final
 from rich.console import Console
 
 from whet.core.format import number, percent, plural
-from whet.core.records.hits import HitTokens
 from whet.core.redact import one_line
 from whet.core.store import write_json
 from whet.core.units import NS_PER_S
 from whet.prompts.fixes import ADVICE, FIXES
-from whet.prompts.records import CAUSES, CacheCurve, Cause, Example, Fix, PromptAnalysis
-from whet.report.charts.palette import looks
-from whet.report.charts.plots import Axis, Line, Point, plot
+from whet.prompts.records import CAUSES, Cause, Example, Fix, PromptAnalysis
 from whet.report.document import (
     Bullets,
-    Chart,
     Code,
     Column,
     Document,
@@ -30,6 +26,7 @@ from whet.report.document import (
     Node,
     Paragraph,
     Section,
+    figure_columns,
     table,
 )
 from whet.report.text import DASH, Shown, format_time
@@ -37,8 +34,6 @@ from whet.report.writers.console import plain, print_sections
 from whet.report.writers.html import write_html
 
 REDACTED: Final = "(redacted)"
-_AS_IS: Final = "as the log is"
-_FIXED: Final = "with the fixes"
 Rows = Sequence[Sequence[str]]
 _SIGNS: Final = str.maketrans({"\n": "⏎", "\t": "→", "\r": "␍", "\u00a0": "⍽"})
 
@@ -60,7 +55,7 @@ def print_report(document: Document, console: Console) -> None:
 
 def prompts_document(analysis: PromptAnalysis) -> Document:
     """The whole report."""
-    makers = (_overview, _causes, _fixes, _replays, _prefixes, _left_out)
+    makers = (_overview, _causes, _fixes, _prefixes, _left_out)
     sections = (make(analysis) for make in makers)
     return Document(
         title=headline(analysis),
@@ -96,12 +91,11 @@ def setting(analysis: PromptAnalysis) -> tuple[str, ...]:
 
 
 def _section(
-    id: str, title: str, note: str, heads: Sequence[tuple[str, bool]], rows: Rows
+    id: str, title: str, note: str, columns: Sequence[Column | str], rows: Rows
 ) -> Section | None:
-    """One table; ``heads`` are (name, is a figure). None without rows."""
+    """One table; None without rows."""
     if not rows:
         return None
-    columns = [Column(name=name, figure=figure) for name, figure in heads]
     made = table(title, columns, rows)
     nodes: list[Node] = [made, Paragraph(text=note, tone="muted")] if note else [made]
     return Section(id=id, title=title, group=title, nodes=nodes, on_console=True)
@@ -110,9 +104,6 @@ def _section(
 def _overview(analysis: PromptAnalysis) -> Section | None:
     nodes: list[Node] = [Paragraph(text=one_line(doubt), tone="warn") for doubt in analysis.doubts]
     nodes.append(Facts(items=list(_facts(analysis))))
-    chart = curve_chart(analysis)
-    if chart is not None:
-        nodes.append(chart)
     if not analysis.causes:
         nodes.append(Paragraph(text="No named cause was detected.", tone="muted"))
     if analysis.unnamed_example is not None:
@@ -137,8 +128,8 @@ def _causes(analysis: PromptAnalysis) -> Section | None:
         )
         for cause in analysis.causes
     ]
-    heads = (("cause", False), ("where", False), ("requests", True), ("tokens behind it", True))
-    section = _section("causes", "Causes", note, (*heads, ("of all", True)), rows)
+    figures = figure_columns("requests", "tokens behind it", "of all")
+    section = _section("causes", "Causes", note, ["cause", "where", *figures], rows)
     if section is None:
         return None
     advices = [f"{CAUSES[cause.kind]}: {advice(cause)}" for cause in analysis.causes]
@@ -158,21 +149,14 @@ def _fixes(analysis: PromptAnalysis) -> Section | None:
         "Fixes that do not raise it are left out. Moved text changes what the model reads: check "
         "the answers."
     )
-    heads = (
-        ("fix", False),
-        ("one changed line", False),
-        ("requests", True),
-        ("hit rate", True),
-        ("gain", True),
-        ("prefill saved", True),
-    )
+    figures = figure_columns("requests", "hit rate", "gain", "prefill saved")
     rows = [_fix_row(fix, analysis) for fix in every]
-    return _section("fixes", "Fixes", note, heads, rows)
+    return _section("fixes", "Fixes", note, ["fix", "one changed line", *figures], rows)
 
 
 def _fix_row(fix: Fix, analysis: PromptAnalysis) -> tuple[str, ...]:
     shown = DASH if fix.before is None else f"{visible(fix.before)} ⟹ {visible(fix.after or '')}"
-    saved = _computed(analysis.hits) - _computed(fix.hits)
+    saved = analysis.hits.missed - fix.hits.missed
     rates = percent(fix.hits.rate)
     if fix.sized is not None:
         rates += f" ({percent(fix.sized.rate)} sized)"
@@ -186,30 +170,6 @@ def _fix_row(fix: Fix, analysis: PromptAnalysis) -> tuple[str, ...]:
     )
 
 
-def _replays(analysis: PromptAnalysis) -> Section | None:
-    rows = [
-        (
-            one_line(replay.what),
-            one_line(replay.differs or ""),
-            f"{replay.requests:,}",
-            percent(replay.predicted.rate),
-            percent(replay.measured.rate),
-            DASH if replay.ttft_mean_s is None else f"{number(1e3 * replay.ttft_mean_s)} ms",
-        )
-        for replay in analysis.replays
-    ]
-    note = "Measured are the server's own counters, from a cold cache, one request at a time."
-    heads = (
-        ("replay", False),
-        ("difference", False),
-        ("requests", True),
-        ("predicted", True),
-        ("measured", True),
-        ("mean TTFT", True),
-    )
-    return _section("replays", "Replayed on a server", note, heads, rows)
-
-
 def _prefixes(analysis: PromptAnalysis) -> Section | None:
     rows = [
         (
@@ -221,14 +181,14 @@ def _prefixes(analysis: PromptAnalysis) -> Section | None:
         for each in analysis.prefixes
     ]
     note = "Runs of full blocks that requests have in common, by the tokens that they save."
-    heads = (("text", False), ("tokens", True), ("requests", True), ("of all", True))
-    return _section("prefixes", "Largest shared prefixes", note, heads, rows)
+    figures = figure_columns("tokens", "requests", "of all")
+    return _section("prefixes", "Largest shared prefixes", note, ["text", *figures], rows)
 
 
 def _left_out(analysis: PromptAnalysis) -> Section | None:
     rows = [(one_line(e.reason), one_line(e.first), f"{e.count:,}") for e in analysis.left_out]
-    heads = (("reason", False), ("first", False), ("lines", True))
-    return _section("left-out", "Left out of the log", "", heads, rows)
+    lines = figure_columns("lines")
+    return _section("left-out", "Left out of the log", "", ["reason", "first", *lines], rows)
 
 
 def advice(cause: Cause) -> str:
@@ -261,51 +221,6 @@ def count_text(count: int) -> str:
     return f"{count:,}"
 
 
-def curve_chart(analysis: PromptAnalysis) -> Chart | None:
-    """Hit rate by cache size, as is and with the fixes; None where no size has a hit."""
-    curves = {_AS_IS: analysis.curve}
-    if analysis.fixed_curve is not None:
-        curves[_FIXED] = analysis.fixed_curve
-    points = [
-        Point(
-            series=name,
-            x=tokens,
-            y=rate,
-            label=f"{name}, {count_text(round(tokens))} tokens: {percent(rate)}",
-            order=tokens,
-        )
-        for name, curve in curves.items()
-        for tokens, rate in _points(curve)
-    ]
-    if not points:
-        return None
-    lines = []
-    if analysis.cache_blocks:
-        lines.append(Line(x=float(analysis.cache_blocks * analysis.block_size), label="this cache"))
-    styles = looks(list(curves))
-    return Chart(
-        name="cache",
-        title="Hit rate by cache size",
-        description="Share of prompt tokens found in a cache of this many KV tokens.",
-        picture=plot(
-            points,
-            styles,
-            x=Axis(title="size of the cache in KV tokens", scale="log"),
-            y=Axis(title="prompt tokens found", zero=True, form="%"),
-            lines=lines,
-        ),
-        legend=[(name, look.colour) for name, look in styles.items()],
-    )
-
-
-def _points(curve: CacheCurve) -> list[tuple[float, float]]:
-    return [
-        (float(point.blocks * curve.block_size), point.hit_tokens / curve.prompt_tokens)
-        for point in curve.points
-        if point.blocks > 0 and curve.prompt_tokens
-    ]
-
-
 def _facts(analysis: PromptAnalysis) -> Iterator[Fact]:
     def fact(name: str, value: str, note: str) -> Fact:
         return Fact(name=name, value=Shown(text=value), note=note)
@@ -313,15 +228,11 @@ def _facts(analysis: PromptAnalysis) -> Iterator[Fact]:
     yield fact("Hit rate as the log is", percent(analysis.hits.rate), "never evicting")
     if analysis.fixes:
         yield fact("With the fixes", percent(analysis.best.rate), "replayed, never evicting")
-        saved = _computed(analysis.hits) - _computed(analysis.best)
+        saved = analysis.hits.missed - analysis.best.missed
         yield fact("Prefill saved", f"{count_text(saved)} tokens", "over the whole log")
     if analysis.sized is not None and analysis.cache_blocks is not None:
         room = count_text(analysis.cache_blocks * analysis.block_size)
         yield fact("In this cache", percent(analysis.sized.rate), f"room for {room} tokens")
-
-
-def _computed(hits: HitTokens) -> int:
-    return hits.prompt_tokens - hits.hit_tokens
 
 
 def _share(part: int, total: int) -> str:

@@ -1,15 +1,12 @@
 """Whether the answers are still right: perplexity, tasks, paired tests and the gate."""
 
 from whet.quality.degenerate import TimedAnswer, examine_traffic
-from whet.quality.golden import GoldenSource
 from whet.quality.lossless import PlainReference
-from whet.quality.measure import Measured, measure_quality, tokens_needed
-from whet.quality.pairing import rejudge
+from whet.quality.measure import Measured, measure_quality, rejudge, tokens_needed
 from whet.quality.plan import ChecksPlan, QualityPlan
 
 __all__ = [
     "ChecksPlan",
-    "GoldenSource",
     "Measured",
     "PlainReference",
     "QualityPlan",

@@ -45,13 +45,11 @@ def answer_tasks(
     tasks: Sequence[Task],
     prompts: Sequence[Ids],
     *,
-    constraints: Sequence[Mapping[str, Any]] | None = None,
     thinking: Sequence[Thinking | None] = (),
     progress: Progress | None = None,
 ) -> Answers:
     """Answer greedily, up to the model's own end of sequence or the task's ``max_tokens``.
 
-    ``constraints`` holds extra fields of each task's request (a schema that the engine enforces).
     A task with ``thinking`` may write its ``tokens`` more, and is scored on what follows.
     """
     reasons = thinking or [None] * len(tasks)
@@ -61,11 +59,8 @@ def answer_tasks(
             "max_tokens": task.max_tokens + (how.tokens if how else 0),
             "temperature": 0.0,
             **({"skip_special_tokens": False} if how and how.special else {}),
-            **more,
         }
-        for task, ids, how, more in zip(
-            tasks, prompts, reasons, constraints or [{}] * len(tasks), strict=True
-        )
+        for task, ids, how in zip(tasks, prompts, reasons, strict=True)
     ]
     replies = ask(endpoint, bodies, progress=progress)
     answers, failures = [], []

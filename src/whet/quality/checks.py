@@ -12,16 +12,21 @@ from typing import Any, Final
 
 from whet.checkpoint.thinking import Thinking
 from whet.core.errors import StorageError, UsageError
-from whet.core.records.quality import QualityRecord, TaskAnswer
+from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import (
     LosslessCheck,
     ServerDistances,
-    StructuredScore,
     TokenIdentity,
 )
 from whet.core.store import write_json
 from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task
+from whet.quality.distances import (
+    TopLogprobs,
+    read_top_logprobs,
+    server_distances,
+    write_top_logprobs,
+)
 from whet.quality.golden import (
     choose_probes,
     entropies_of,
@@ -34,9 +39,6 @@ from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference, check_lossless, plain_reference
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Ids
-from whet.quality.server_distances import server_distances
-from whet.quality.structured import measure_structured
-from whet.quality.top_logprobs import TopLogprobs, read_top_logprobs, write_top_logprobs
 from whet.quality.two_sample import Sampling
 
 _REPEATED: Final = 12
@@ -89,7 +91,6 @@ class CheckResults:
     identity: TokenIdentity | None = None
     lossless: LosslessCheck | None = None
     plain: PlainReference | None = None
-    structured: tuple[StructuredScore, ...] = ()
     broken: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     no_golden: str | None = None
@@ -111,22 +112,16 @@ def run_checks(
     plan: QualityPlan,
     questions: Questions,
     likelihood: Likelihood,
-    free: Sequence[TaskAnswer],
     results: CheckResults,
 ) -> None:
     """Run the checks of ``plan.checks`` and ``plan.spec``, and add them to ``results``.
 
-    ``likelihood`` and ``free`` are what the server answered before, to documents and tasks.
+    ``likelihood`` is what the server answered to the documents before.
     """
     with results.timed("tokens"):
         _check_identity(endpoint, plan, questions, results)
     with results.timed("distances"):
         _check_same_weights(endpoint, plan, questions, likelihood, results)
-    if plan.spec.structured:
-        with results.timed("structured"):
-            results.structured = measure_structured(
-                endpoint, questions.tasks, questions.prompts, free
-            )
     with results.timed("speculation"):
         _check_speculation(endpoint, plan, questions, results)
     with results.timed("golden"):
@@ -294,7 +289,9 @@ def _save_golden(
     The baseline's probes are chosen once, and every variant is asked the same.
     """
     checks, count = plan.checks, plan.spec.golden_probes
-    if checks is None or not count or likelihood.missing or likelihood.broken:
+    if checks is None or checks.golden is None or not count:
+        return
+    if likelihood.missing or likelihood.broken:
         return
     try:
         if plan.baseline is None:
@@ -303,7 +300,7 @@ def _save_golden(
         else:
             first = read_golden(checks.golden / f"{plan.baseline.variant}.json")
             probes = [(probe.id, probe.prompt) for probe in first.probes]
-        taken = take_golden(endpoint, probes, checks.source)
+        taken = take_golden(endpoint, probes, plan.variant)
     except (StorageError, UsageError, ValueError) as error:
         results.no_golden = str(error)
         return

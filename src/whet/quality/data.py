@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
-from whet.quality.json_values import fits, parse_json, refuse_schema
 from whet.quality.scoring import SCORERS
 from whet.requests import LoggedRequest, LogReader, media, plain_messages
 
@@ -31,10 +30,9 @@ class HeldoutDocument:
     text: str = ""
 
 
-class Task(BaseModel, frozen=True, populate_by_name=True):
+class Task(BaseModel, frozen=True):
     """One question with a known answer, in the form that ``scorer`` takes.
 
-    ``schema`` is the JSON Schema of an answer, for asking again under a constraint.
     ``chat_template_kwargs`` replace the gate's, key by key.
     """
 
@@ -44,7 +42,6 @@ class Task(BaseModel, frozen=True, populate_by_name=True):
     expected: Any
     scorer: str
     max_tokens: Annotated[int, Field(ge=1)] = 256
-    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     chat_template_kwargs: dict[str, Any] = {}
 
     @model_validator(mode="after")
@@ -56,21 +53,6 @@ class Task(BaseModel, frozen=True, populate_by_name=True):
         if wrong is not None:
             raise ValueError(f"'expected' does not suit scorer {self.scorer}: {wrong}")
         return self
-
-    @model_validator(mode="after")
-    def _usable_schema(self) -> Task:
-        if self.json_schema is None:
-            return self
-        wrong = refuse_schema(self.json_schema)
-        if wrong is not None:
-            raise ValueError(f"'schema' cannot be used: {wrong}")
-        if self.scorer == "json_exact" and not fits(self.json_schema, _value(self.expected)):
-            raise ValueError("'expected' does not fit the task's own 'schema'")
-        return self
-
-
-def _value(expected: Any) -> Any:
-    return parse_json(expected) if isinstance(expected, str) else expected
 
 
 def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:

@@ -16,7 +16,7 @@ import math
 import random
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,6 @@ import numpy as np
 
 from whet.client import Failure
 from whet.core.errors import StorageError, UsageError
-from whet.core.provenance import now
 from whet.core.records.codec import decode
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
 from whet.core.store import read_json
@@ -36,8 +35,8 @@ from whet.quality.asking import (
     first_choice,
     is_not_a_number,
 )
+from whet.quality.distances import TopDocument
 from whet.quality.prompts import Ids
-from whet.quality.top_logprobs import TopDocument
 
 TOP: Final = 5
 REPETITIONS: Final = 5
@@ -52,15 +51,6 @@ Probe = tuple[str, Ids]
 Logprobs = Mapping[int, float]
 """The likeliest next tokens of one prompt with their log-probabilities."""
 Entropies = Sequence[float | None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GoldenSource:
-    """The deployment: the variant's name, the engine's version, the hash of the weights."""
-
-    variant: str
-    engine_version: str | None = None
-    model_sha256: str | None = None
 
 
 class _Missing(Exception):
@@ -131,51 +121,17 @@ def entropies_of(document: TopDocument) -> list[float | None]:
 def take_golden(
     endpoint: ModelEndpoint,
     probes: Sequence[Probe],
-    source: GoldenSource,
+    variant: str,
     *,
+    follow: Sequence[int] | None = None,
     repetitions: int = REPETITIONS,
 ) -> GoldenProbes:
     """Ask one greedy token of every probe, once to choose the token to follow, then repeatedly.
 
-    Each token's interval is the range of its draws; one more draw is within it with probability
-    (R − 1) ÷ (R + 1). Without an answer ``probes`` is empty and ``missing`` says why; ``broken``
-    says that probabilities are not numbers.
+    ``follow`` are token ids that an earlier call chose; use the same concurrency as there, so that
+    the batches are alike. Without an answer ``probes`` is empty and ``missing`` says why;
+    ``broken`` says that probabilities are not numbers.
     """
-    return _take(endpoint, probes, None, source, repetitions)
-
-
-def retake_golden(
-    endpoint: ModelEndpoint,
-    before: GoldenProbes,
-    source: GoldenSource,
-    *,
-    repetitions: int = REPETITIONS,
-) -> GoldenProbes:
-    """Ask the probes of ``before`` again, following the same tokens; see ``take_golden``.
-
-    Use the same concurrency as before, so that the batches are alike.
-    """
-    probes = [(probe.id, probe.prompt) for probe in before.probes]
-    follow = [probe.tokens[0].token_id for probe in before.probes]
-    return _take(endpoint, probes, follow, source, repetitions)
-
-
-def _take(
-    endpoint: ModelEndpoint,
-    probes: Sequence[Probe],
-    follow: Sequence[int] | None,
-    source: GoldenSource,
-    repetitions: int,
-) -> GoldenProbes:
-    empty = GoldenProbes(
-        variant=source.variant,
-        engine_version=source.engine_version,
-        model_sha256=source.model_sha256,
-        taken_at=now(),
-        repetitions=repetitions,
-        probes=(),
-        draws=(),
-    )
     prompts = [prompt for _, prompt in probes]
     try:
         if follow is None:
@@ -183,17 +139,17 @@ def _take(
             follow = [max(logprobs, key=lambda token: logprobs[token]) for logprobs in first]
         turns = [_ask(endpoint, prompts, turn + 1) for turn in range(repetitions)]
     except _Missing as error:
-        return replace(empty, missing=str(error))
+        return GoldenProbes(variant=variant, probes=(), draws=(), missing=str(error))
     except _Broken as error:
-        return replace(empty, broken=str(error))
+        return GoldenProbes(variant=variant, probes=(), draws=(), broken=str(error))
     draws = [
         # A token that is not listed has at most the smallest log-probability that is.
         tuple(one.get(token, min(one.values())) for token, one in zip(follow, turn, strict=True))
         for turn in turns
     ]
     columns = zip(probes, follow, zip(*draws, strict=True), strict=True)
-    return replace(
-        empty,
+    return GoldenProbes(
+        variant=variant,
         probes=tuple(
             GoldenProbe(id=name, prompt=prompt, tokens=(_token(token, values),))
             for (name, prompt), token, values in columns
@@ -203,9 +159,8 @@ def _take(
 
 
 def _token(token: int, values: Sequence[float]) -> GoldenToken:
-    low, high = min(values), max(values)
-    mean = min(high, max(low, math.fsum(values) / len(values)))
-    return GoldenToken(token_id=token, mean=mean, low=low, high=high)
+    mean = math.fsum(values) / len(values)
+    return GoldenToken(token_id=token, mean=min(max(values), max(min(values), mean)))
 
 
 def _ask(endpoint: ModelEndpoint, prompts: Sequence[Ids], turn: int) -> list[Logprobs]:
@@ -271,8 +226,7 @@ def read_golden(path: Path) -> GoldenProbes:
         raise StorageError(
             f"{path} holds no golden probes of this version of whet", fix="take them again"
         ) from error
-    rows = {len(row) for row in golden.draws}
-    whole = rows == {len(golden.probes)} and len(golden.draws) == golden.repetitions
+    whole = {len(row) for row in golden.draws} == {len(golden.probes)}
     if not golden.probes or not whole or any(not probe.tokens for probe in golden.probes):
         raise StorageError(
             f"{path} is damaged: probes and draws do not match", fix="take them again"

@@ -20,7 +20,6 @@ from whet.core.records.quality import TaskAnswer, TaskScore
 from whet.core.redact import redact
 from whet.quality.answers import score_task
 from whet.quality.asking import ModelEndpoint
-from whet.quality.paired import yes_or_no
 from whet.quality.scoring import GRADE_IS_RIGHT
 
 _SEED: Final = 1234
@@ -29,9 +28,9 @@ _DETAIL_CHARACTERS: Final = 300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HarnessRun:
-    """The value of each document, by task and metric: ``mmlu acc``. More is better.
+    """The value of each document by task and metric (``mmlu acc``), more is better; gaps by task.
 
-    ``missing`` says why a task has none. Longer prompts were cut to ``max_length`` tokens.
+    Longer prompts were cut to ``max_length`` tokens.
     """
 
     max_length: int
@@ -42,10 +41,8 @@ class HarnessRun:
 def require_harness() -> None:
     """Raise ``UsageError`` unless lm_eval is installed."""
     if importlib.util.find_spec("lm_eval") is None or importlib.util.find_spec("tenacity") is None:
-        raise UsageError(
-            "lm-evaluation-harness is not installed",
-            fix="install it with: pip install 'whet[lm-eval]'",
-        )
+        fix = "install it with: pip install 'whet[lm-eval]'"
+        raise UsageError("lm-evaluation-harness is not installed", fix=fix)
 
 
 def run_harness(
@@ -56,10 +53,7 @@ def run_harness(
     tokenizer: Path,
     max_length: int,
 ) -> HarnessRun:
-    """Run each task in a process with more ``options`` of lm_eval; the others go on if one fails.
-
-    Raises ``UsageError`` for a task that lm_eval does not know.
-    """
+    """Run each task with ``options`` of lm_eval. ``UsageError`` for a task that it lacks."""
     encode = load_tokenizer(tokenizer)
     bare, whole = (encode("a", add_special_tokens=flag).input_ids for flag in (False, True))
     arguments = {
@@ -76,43 +70,37 @@ def run_harness(
         # lm_eval adds no begin token by default, even where the tokenizer itself does.
         "add_bos_token": whole == [encode.bos_token_id, *bare],
     }
+    words = ["--model", "local-completions", "--model_args", json.dumps(arguments), *options]
+    words += ["--log_samples", "--seed", f"0,{_SEED},{_SEED},{_SEED}"]
     values, missing = dict[str, dict[str, float]](), dict[str, str]()
     for task in dict.fromkeys(tasks):
         with TemporaryDirectory(prefix="whet-lm-eval-") as folder:
             try:
-                _run(task, ["--model_args", json.dumps(arguments), *options], folder)
+                _run(task, [*words, "--tasks", task, "--output_path", folder])
                 values |= read_output(Path(folder), task)
             except MeasurementError as error:
                 missing[task] = str(error)
     return HarnessRun(max_length=max_length, values=values, missing=missing)
 
 
-def _run(task: str, words: Sequence[str], folder: str) -> None:
-    command = [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--tasks", task]
-    command += ["--output_path", folder, "--log_samples", "--seed", f"0,{_SEED},{_SEED},{_SEED}"]
-    done = subprocess.run(
-        [*command, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+def _run(task: str, words: Sequence[str]) -> None:
+    command, nothing = [sys.executable, "-m", "lm_eval", *words], subprocess.DEVNULL
+    done = subprocess.run(command, stdin=nothing, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     detail = redact(lines[-1] if lines else f"exit code {done.returncode}")[:_DETAIL_CHARACTERS]
     if "Tasks not found" in detail:
-        raise UsageError(
-            f"lm-evaluation-harness knows no task {task!r}",
-            fix="correct the name, or give the folder of its task file with --include-path",
-        )
+        fix = "correct it, or give its folder with --include-path"
+        raise UsageError(f"lm-evaluation-harness knows no task {task!r}", fix=fix)
     raise MeasurementError(f"lm_eval failed ({detail})")
 
 
 def read_output(folder: Path, task: str) -> dict[str, dict[str, float]]:
-    """Read the values of ``task``, or of a group's members, as lm_eval 0.4.13 writes them.
-
-    Raises ``MeasurementError`` for another format, and for likelihoods that cannot be used.
-    """
+    """Read the values of ``task``, or of a group's members, as lm_eval 0.4.13 writes them."""
     values: dict[str, dict[str, float]] = {}
     try:
-        file = sorted(folder.rglob("results_*.json"))[-1]
+        (file,) = folder.rglob("results_*.json")
         results = json.loads(file.read_text(encoding="utf-8"))
         for member in results["n-samples"]:
             log = file.with_name(f"samples_{member}_{file.stem.removeprefix('results_')}.jsonl")
@@ -130,17 +118,15 @@ def read_output(folder: Path, task: str) -> dict[str, dict[str, float]]:
                     own = 1.0 - value if better.get(metric) is False else float(value)
                     values.setdefault(name, {})[f"{key} {sample['doc_id']}"] = own
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-        raise MeasurementError(
-            f"lm_eval wrote no results in the format of version 0.4 ({error!r})",
-            fix="install lm-eval>=0.4.13",
-        ) from error
+        message = f"lm_eval wrote no results in the format of version 0.4 ({error!r})"
+        raise MeasurementError(message, fix="install lm-eval>=0.4.13") from error
     if not values:
         raise MeasurementError("none of its metrics is one number per document")
     return values
 
 
 def _require_likelihoods(task: str, samples: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ``MeasurementError`` if log-probabilities are not numbers, or all the same."""
+    """Refuse log-probabilities that are not numbers, or all the same."""
     rows = [  # written as text, alone or before a flag
         [float(answer[0] if isinstance(answer, list) else answer) for answer in each]
         for each in (sample["filtered_resps"] for sample in samples)
@@ -149,9 +135,7 @@ def _require_likelihoods(task: str, samples: Sequence[Mapping[str, Any]]) -> Non
         raise MeasurementError(f"{task} has {broken} likelihoods that are not numbers")
     # Some servers answer echo with logprobs by zeros; every choice then scores alike.
     if rows and all(len(row) > 1 and len(set(row)) == 1 for row in rows):
-        raise MeasurementError(
-            "the server gives every choice the same log-probability, so its echo is of no use"
-        )
+        raise MeasurementError("the server gives every choice the same log-probability")
 
 
 def compare_harness(
@@ -159,20 +143,17 @@ def compare_harness(
 ) -> tuple[tuple[TaskScore, ...], tuple[str, ...]]:
     """Return a score per task and metric over the documents that both sides have, and the gaps.
 
-    A document with another prompt (other few-shot examples) is another document. A group is one
-    score over all its members, because small tasks detect little.
+    A document with another prompt (other few-shot examples) is another document.
     """
-    gaps = [f"{task}: {why}" for task, why in run.missing.items()]
+    gaps, scores = [f"{task}: {why}" for task, why in run.missing.items()], []
     gaps += [f"{t}: {w} (baseline)" for t, w in (baseline.missing if baseline else {}).items()]
-    scores = []
     for name, values in run.values.items():
         before = values if baseline is None else baseline.values.get(name, {})
         keys = [key for key in values if key in before]
         if not keys:
             gaps.append(f"{name}: the baseline has no document with the same prompt")
             continue
-        sides = [[side[key] for key in keys] for side in (values, before)]
-        by_grade = not yes_or_no([*sides[0], *sides[1]])
+        by_grade = not {side[key] for key in keys for side in (values, before)} <= {0.0, 1.0}
         here, old = (
             {key: _answer(name, key, side[key], by_grade=by_grade) for key in keys}
             for side in (values, before)

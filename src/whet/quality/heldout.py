@@ -67,12 +67,9 @@ def _windows(path: Path, encoder: Encoder, spec: QualitySpec) -> HeldoutText:
 
     This is how papers report WikiText-2: the rows of the test split joined by two line ends,
     tokenized once, cut into windows of 2,048 tokens, the incomplete tail dropped (GPTQ,
-    arXiv 2210.17323, ``datautils.py`` and ``llama.py`` of its code; AWQ and SpinQuant took it
-    over). The stream is encoded as a plain call of the tokenizer does it: one that adds a
-    beginning-of-sequence token adds it once, before the first window, as in the perplexity guide
-    of Hugging Face's transformers. llama.cpp's tool differs (a BOS a window, its second half
-    scored). Each window predicts ``max_tokens`` − 1 tokens, so that weighing by token is the
-    papers' mean over windows. More than ``max_documents`` windows are thinned evenly.
+    arXiv 2210.17323). A tokenizer that adds a beginning-of-sequence token adds it once, before the
+    first window; llama.cpp's tool differs. Each window predicts ``max_tokens`` − 1 tokens. More
+    than ``max_documents`` windows are thinned evenly.
 
     The server must take one token more than ``max_tokens``: it is asked to generate one.
     A window belongs to the source document in which it begins.

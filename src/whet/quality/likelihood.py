@@ -23,8 +23,9 @@ from whet.quality.asking import (
     first_choice,
     is_not_a_number,
 )
+from whet.quality.distances import TopDocument, pack
+from whet.quality.perplexity import Nll
 from whet.quality.prompts import Ids
-from whet.quality.top_logprobs import TopDocument, pack
 
 _LOGITS_BUDGET_BYTES: Final = 4 * GIB
 _LOGIT_BYTES: Final = 8  # float32 logits and their log-softmax
@@ -33,8 +34,6 @@ _NAMED_BYTES: Final = 512  # one token of a parsed reply: an object of three ent
 _CLAMPED: Final = -9999.0  # vLLM writes minus infinity so
 _SHORTEST: Final = 2
 _REFUSED: Final = "(http_4"  # in ``describe``: the server refused the request
-
-Nll = tuple[float, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

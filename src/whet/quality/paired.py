@@ -29,26 +29,6 @@ def wilson(right: int, n: int) -> Estimate:
     return Estimate(value=right / n, low=float(interval.low), high=float(interval.high), samples=n)
 
 
-def yes_or_no(values: Sequence[float]) -> bool:
-    """Return whether every value is 0 or 1."""
-    return all(value in (0.0, 1.0) for value in values)
-
-
-def student(values: Sequence[float]) -> Estimate:
-    """Return the mean with Student's 95 % interval (Miller, arXiv 2411.00640, section 2).
-
-    The interval is None if all values are equal: they show no spread.
-    """
-    from scipy.stats import t
-
-    count, mean = len(values), float(np.mean(values))
-    spread = float(np.std(values, ddof=1)) if count > 1 else 0.0
-    if not spread > 0:
-        return Estimate(value=mean, low=None, high=None, samples=count)
-    low, high = t.interval(0.95, count - 1, loc=mean, scale=spread / count**0.5)
-    return Estimate(value=mean, low=float(low), high=float(high), samples=count)
-
-
 def mcnemar(lost: int, gained: int, alternative: str = "two-sided") -> float:
     """Return McNemar's exact p: discordant pairs against a fair coin (McNemar 1947).
 

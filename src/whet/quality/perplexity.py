@@ -10,7 +10,9 @@ import numpy as np
 
 from whet.core.records.summary import Estimate
 from whet.metrics.estimates import Floats
-from whet.quality.likelihood import Nll
+
+Nll = tuple[float, int]
+"""Σ −log p and the tokens of one document."""
 
 _RESAMPLES: Final = 4000
 _TAILS: Final = (0.025, 0.975)

@@ -9,7 +9,6 @@ from pathlib import Path
 from whet.core.protocols import Dialect
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
-from whet.quality.golden import GoldenSource
 from whet.quality.lossless import PlainReference
 
 
@@ -17,7 +16,7 @@ from whet.quality.lossless import PlainReference
 class ChecksPlan:
     """The checks beside likelihoods and tasks, and the earlier results to compare with.
 
-    ``golden`` is a folder of the run, with one file per variant.
+    ``golden`` is a folder of the run, with one file per variant; None asks no golden probes.
     ``same_weights_reference`` is the record of the first variant with the same weights, None for
     that one itself. ``plain`` are the answers of a server without speculation and with the same
     weights, for a speculating variant; ``is_plain`` asks this variant for them. ``other_kernels``
@@ -25,8 +24,7 @@ class ChecksPlan:
     rounded to 8 bits.
     """
 
-    golden: Path
-    source: GoldenSource
+    golden: Path | None
     same_weights_reference: QualityRecord | None
     plain: PlainReference | None
     is_plain: bool

@@ -230,7 +230,6 @@ CAUSES: Final[tuple[Cause, ...]] = (
         levers=ALL_LEVERS,
     ),
     _cause("metrics_missing", "engine", "/metrics lacks what the run had"),
-    _cause("clock_skew", "machine", "the server's clock is wrong"),
 )
 
 _GROUPS: Final[Mapping[str, frozenset[str]]] = {

@@ -88,7 +88,7 @@ class Observation:
     ``silence`` is why the engine could not be read at all (``unreachable``, ``unauthorized``).
     ``before`` and ``after`` are scrapes around the probes. ``models`` maps served names to their
     ``max_model_len``. ``sampled`` is the mean log-probability, in nats, of tokens sampled with the
-    server's default settings. ``clock_skew_s`` is the server's clock less ours. ``steal`` is the
+    server's default settings. ``steal`` is the
     share of CPU time that the hypervisor or disks took on the engine's host. ``skipped`` says why
     the probes were left out.
     """
@@ -105,7 +105,6 @@ class Observation:
     answers: Answers | None = None
     sampled: float | None = None
     chat_prompt_tokens: int | None = None
-    clock_skew_s: float | None = None
     steal: float | None = None
     skipped: str | None = None
     claims: Mapping[str, str] | None = None

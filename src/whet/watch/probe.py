@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import psutil
@@ -21,7 +20,7 @@ from whet.core.provenance import now
 from whet.core.records.envelope import Envelope
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes
 from whet.quality.asking import ModelEndpoint
-from whet.quality.golden import GoldenSource, retake_golden
+from whet.quality.golden import take_golden
 from whet.watch.observation import (
     GOLDEN_PER_PERIOD,
     OUTPUT_LENGTHS,
@@ -81,7 +80,7 @@ def observe(target: Target, *, turn: int | None, cursor: int) -> Observation:
     """
     at, at_s = now(), time.time()
     try:
-        before, skew_s = _scrape(target)
+        before = _scrape(target)
         version, models = _identity(target)
     except HttpError as error:
         refused = error.status in _UNAUTHORIZED
@@ -95,7 +94,6 @@ def observe(target: Target, *, turn: int | None, cursor: int) -> Observation:
         version=version,
         models=models,
         before=before,
-        clock_skew_s=skew_s,
         steal=_stolen() if target.local else None,
         skipped=_pressure(before),
     )
@@ -117,7 +115,7 @@ def _probe(target: Target, look: Observation, turn: int, cursor: int) -> Observa
         chat_prompt_tokens=_chat(target) if turn % CHAT_EVERY == 0 else None,
     )
     try:
-        after, _ = _scrape(target)
+        after = _scrape(target)
     except (HttpError, EngineLostError):
         return look
     return replace(look, after=after)
@@ -132,15 +130,13 @@ def next_probes(golden: GoldenProbes | None, cursor: int) -> tuple[GoldenProbe, 
     return tuple(golden.probes[at % count] for at in places)
 
 
-def _scrape(target: Target) -> tuple[Scrape | None, float | None]:
-    """The counters and the server's clock less ours; neither where ``/metrics`` is an error."""
-    began = time.time()
+def _scrape(target: Target) -> Scrape | None:
+    """The counters; None where ``/metrics`` is an error."""
     try:
         reply = get(target.url, "/metrics", timeout_s=target.timeout_s)
     except HttpError:
-        return None, None
-    scrape = read_scrape(reply.text, at_s=time.time(), renamed=dict(target.names))
-    return scrape, _skew(reply.headers, began)
+        return None
+    return read_scrape(reply.text, at_s=time.time(), renamed=dict(target.names))
 
 
 def read_scrape(text: str, *, at_s: float, renamed: Mapping[str, str] = {}) -> Scrape:
@@ -155,18 +151,6 @@ def read_scrape(text: str, *, at_s: float, renamed: Mapping[str, str] = {}) -> S
         names=own,
         other_names=len(names) - own,
     )
-
-
-def _skew(headers: Mapping[str, str], began_s: float) -> float | None:
-    """The server's Date (whole seconds) less our clock at the middle of the request."""
-    written = headers.get("date")
-    if written is None:
-        return None
-    try:
-        theirs = parsedate_to_datetime(written).timestamp()
-    except (ValueError, OverflowError):
-        return None
-    return theirs + 0.5 - (began_s + time.time()) / 2
 
 
 def _identity(target: Target) -> tuple[str | None, dict[str, int | None]]:
@@ -241,8 +225,9 @@ def _answers(target: Target, probes: Sequence[GoldenProbe]) -> Answers | None:
         concurrency=1,
         timeout_s=target.timeout_s,
     )
-    before = replace(target.golden, probes=tuple(probes))
-    taken = retake_golden(endpoint, before, GoldenSource(variant=before.variant), repetitions=1)
+    questions = [(probe.id, probe.prompt) for probe in probes]
+    follow = [probe.tokens[0].token_id for probe in probes]
+    taken = take_golden(endpoint, questions, target.golden.variant, follow=follow, repetitions=1)
     logprobs = {probe.id: probe.tokens[0].mean for probe in taken.probes}
     return Answers(logprobs=logprobs, error=taken.missing, broken=taken.broken)
 

@@ -22,21 +22,10 @@ from tests.checkpoint_factory import write_tiny_llama
 from whet._version import __version__
 from whet.cli.main import app
 from whet.core.errors import UsageError
-from whet.core.spec import RecipeSpec
 from whet.demo import pair_paths
-from whet.flow.ci.scaffold import recipe_words, write_pipelines
-from whet.flow.quantize.options import QuantizeOptions
+from whet.flow.ci.scaffold import write_pipelines
 
 SCHEMA = Path(__file__).with_name("github-workflow.json.xz")
-RECIPES = [
-    RecipeSpec(),
-    RecipeSpec(scheme="W8A16", method="gptq", group_size=64),
-    RecipeSpec(scheme="W4A16_ASYM", clip=False, kv_cache="fp8"),
-    RecipeSpec(mixed={"keep": "W8A16", "bits_per_weight": 5.25}),
-    RecipeSpec(mixed={"max_error": 0.0125}),
-    RecipeSpec(scheme="W8A8", method="smoothquant", calibration={"samples": 9, "seed": 3}),
-    RecipeSpec(scheme="FP8_DYNAMIC", method="rtn", calibration={"max_tokens": 77}),
-]
 
 
 def write_spec(folder: Path, **change: Any) -> Path:
@@ -81,7 +70,7 @@ def test_the_gpu_job_runs_only_commands_that_exist(repository: Path) -> None:
     lines = [step["run"] for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
     lines += [stage["cmd"] for stage in pipeline["stages"].values()]
     own = [shlex.split(line.partition("||")[0])[1:] for line in lines if line.startswith("whet ")]
-    assert [words[0] for words in own] == ["check", "run", "ci", "quantize", "run", "ci"]
+    assert [words[0] for words in own] == ["check", "run", "ci", "run", "ci"]
     for words in own:
         app.parse_args(words, exit_on_error=False, print_error=False)
 
@@ -138,19 +127,9 @@ def test_a_hub_checkpoint_is_checked_strictly(tmp_path: Path) -> None:
     assert check == 'whet check "$SPEC" --device "$GPU"'
     assert workflow["env"]["GPU"] == "H100 SXM"
     assert pipeline["stages"]["run"]["deps"] == ["whet.yaml"]
-    assert "deps" not in pipeline["stages"]["quantize-awq"]
-    assert pipeline["stages"]["quantize-awq"]["cmd"].startswith("whet quantize owner/name ")
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title)
-def test_a_recipe_comes_back_from_its_options(recipe: RecipeSpec) -> None:
-    words = ["quantize", "target", "out", *recipe_words(recipe)]
-    _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
-    options = bound.arguments.get("options", QuantizeOptions())
-    assert options.recipe_spec() == recipe
-
-
-def test_the_pipeline_has_the_checkpoint_the_run_and_its_metrics(repository: Path) -> None:
+def test_the_pipeline_has_the_run_and_its_metrics(repository: Path) -> None:
     (repository / "text.jsonl").write_text('{"text": "a"}\n')
     _, pipeline = written(
         repository,
@@ -158,22 +137,17 @@ def test_the_pipeline_has_the_checkpoint_the_run_and_its_metrics(repository: Pat
         quality={"heldout": "./text.jsonl"},
     )
     stages = pipeline["stages"]
-    assert list(stages) == ["quantize-awq", "run", "ci"]
-    assert stages["quantize-awq"]["deps"] == ["target", "text.jsonl"]
-    assert stages["quantize-awq"]["outs"] == ["checkpoints/awq"]
-    assert "--calibration text.jsonl" in stages["quantize-awq"]["cmd"]
+    assert list(stages) == ["run", "ci"]
     assert stages["run"]["deps"] == ["whet.yaml", "target", "text.jsonl"]
     assert stages["run"]["outs"] == ["runs/chat"]
     assert stages["ci"]["deps"] == ["baseline", "runs/chat"]
     assert stages["ci"]["metrics"] == [{"metrics.json": {"cache": False}}]
 
 
-def test_a_recipe_that_only_the_run_can_make_has_no_stage(repository: Path) -> None:
+def test_the_log_is_an_input_of_the_run(repository: Path) -> None:
     (repository / "log.jsonl").write_text("{}\n")
     _, pipeline = written(repository, traffic="log.jsonl")
-    assert list(pipeline["stages"]) == ["run", "ci"]
     assert "log.jsonl" in pipeline["stages"]["run"]["deps"]
-    assert "calibrated on the run's own part of the log" in (repository / "dvc.yaml").read_text()
 
 
 def test_names_and_paths_with_special_characters_stay_whole(tmp_path: Path) -> None:
@@ -185,7 +159,7 @@ def test_names_and_paths_with_special_characters_stay_whole(tmp_path: Path) -> N
         recipes={"w4.g64": {"group_size": 64}},
         variants={"fp16": {}, "small": {"weights": "w4.g64"}},
     )
-    assert list(pipeline["stages"]) == ["quantize-w4-g64", "run", "ci"]
+    assert list(pipeline["stages"]) == ["run", "ci"]
     outside = tmp_path / "elsewhere"
     write_pipelines(odd / "whet.yaml", outside)
     stages = yaml.safe_load((outside / "dvc.yaml").read_text())["stages"]
@@ -203,20 +177,3 @@ def test_an_existing_file_stays_and_nothing_else_is_written(repository: Path, na
     assert path.read_text() == "mine"
     files = [each for each in repository.rglob("*.y*ml") if each.name in ("dvc.yaml", "whet.yml")]
     assert files == [path]
-
-
-def test_two_recipes_whose_names_differ_in_a_dot_are_two_stages(tmp_path: Path) -> None:
-    names = ("a.b", "a-b", "a+b", "a-b-")
-    data = {
-        "name": "chat",
-        "model": {"target": "owner/name"},
-        "hardware": {"price_usd_per_hour": 1.0},
-        "recipes": {name: {"scheme": "W8A8"} for name in names},
-        "variants": {"fp16": {}} | {f"v{at}": {"weights": n} for at, n in enumerate(names)},
-    }
-    spec = tmp_path / "whet.yaml"
-    spec.write_text(yaml.safe_dump(data))
-    write_pipelines(spec, tmp_path)
-    stages = yaml.safe_load((tmp_path / "dvc.yaml").read_text())["stages"]
-    made = {tuple(stage["outs"]) for name, stage in stages.items() if name.startswith("quantize")}
-    assert made == {(f"checkpoints/{name}",) for name in names}

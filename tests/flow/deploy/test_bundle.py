@@ -27,9 +27,8 @@ from whet.core.run import Run
 from whet.core.store import write_json
 from whet.flow.deploy import folder as folder_module
 from whet.flow.deploy.bundle import deploy
-from whet.flow.deploy.folder import read_bundle, replace_bundle
+from whet.flow.deploy.folder import read_bundle, replace_bundle, rollback_step, start_steps
 from whet.flow.deploy.options import DeployOptions
-from whet.flow.deploy.steps import rollback_step, start_steps
 
 PUBLISHED = Path(__file__).parents[3] / "results" / "cpu-demo" / "run.tar.xz"
 KEY = "a key that nobody may read"

@@ -13,7 +13,8 @@ import pytest
 from tests.deploy.manifests import documents, engine_words, environment, plan, resolved
 from whet.core.run import Run
 from whet.core.store import write_json
-from whet.deploy import TARGETS, write_deployment
+from whet.deploy.render import write_deployment
+from whet.deploy.target import TARGETS
 from whet.flow.deploy.bundle import deploy
 from whet.flow.deploy.options import DeployOptions
 

@@ -157,7 +157,6 @@ def test_a_kept_baseline_holds_all_that_a_later_gate_reads(
     assert names >= {
         "baseline.json",
         "arrays/baseline.npz",
-        "golden/baseline.json",
         "inputs/heldout.jsonl",
         "inputs/tasks.jsonl",
         "tokenizer/tokenizer.json",

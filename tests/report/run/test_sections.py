@@ -24,7 +24,7 @@ from whet.core.store import RunStore
 from whet.report.document import Code, Paragraph
 from whet.report.run.degenerate import sentence
 
-ADDED = ("distances", "twin", "twin_distances", "identity", "lossless", "structured", "parts")
+ADDED = ("distances", "twin", "twin_distances", "identity", "lossless", "parts")
 AWQ, SPEC = "weights=awq", "speculation=draft_model K=4"
 
 
@@ -156,12 +156,6 @@ def test_a_check_without_an_answer_is_unknown_with_its_reason(gated: Run) -> Non
     rows = table(run, "checks", "Speculation against the plain server")
     assert rows["awq+draft"] == ["unknown", *["–"] * 8]
     assert "awq+draft: the server exports no counters" in bullets(run, "checks")
-
-
-def test_bound_answers_are_beside_free_ones(gated: Run) -> None:
-    text = markdown(gated)
-    assert r"| awq | json\_extraction | 150 | 121 | 118 | 150 | 139 | −2 +23 | 2.10e-05 |" in text
-    assert r"| awq+draft+cache | json\_extraction | 150 | 121 | 118 | – | – | – | – |" in text
 
 
 def test_served_tokens_say_what_differs_and_what_was_not_checked(gated: Run) -> None:

@@ -24,8 +24,7 @@ from whet.core.store import write_atomic
 from whet.prompts.options import Level, LintCommandOptions
 
 if TYPE_CHECKING:
-    from whet.prompts.lint import Tokenize
-    from whet.prompts.rules import Finding
+    from whet.prompts.lint import Finding, Tokenize
 
 
 def lint(
@@ -73,7 +72,7 @@ def lint(
 
 
 def _rules(given: Sequence[str]) -> frozenset[str]:
-    from whet.prompts.rules import RULES
+    from whet.prompts.lint import RULES
 
     rules = frozenset(word.strip().upper() for each in given for word in each.split(","))
     for rule in sorted(rules - RULES.keys()):

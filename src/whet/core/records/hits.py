@@ -1,4 +1,4 @@
-"""Prefix cache hits: counted, predicted and measured."""
+"""Prefix cache hits of prompts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,7 @@ class HitTokens:
         """Hits ÷ prompt tokens; 0 without prompt tokens."""
         return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplayResult:
-    """A log replayed on a real server with a cold cache: prediction and the server's counters.
-
-    ``ttft_mean_s`` is over the requests. ``differs`` says why the two differ by over 1%.
-    """
-
-    what: str
-    requests: int
-    predicted: HitTokens
-    measured: HitTokens
-    ttft_mean_s: float | None
-    differs: str | None = None
+    @property
+    def missed(self) -> int:
+        """Prompt tokens that are not in the cache."""
+        return self.prompt_tokens - self.hit_tokens

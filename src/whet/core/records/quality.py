@@ -8,7 +8,6 @@ from whet.core.records.quality_checks import (
     GateVerdict,
     LosslessCheck,
     ServerDistances,
-    StructuredScore,
     TokenIdentity,
 )
 from whet.core.records.summary import Estimate
@@ -82,8 +81,8 @@ class QualityRecord:
 
     ``distances`` are from the baseline. ``twin`` is the first variant that serves the very same
     weights, and ``twin_distances`` those from it: where it is this one, from itself asked again.
-    ``identity`` is of the server's tokens, ``lossless`` of speculation, ``structured`` of answers
-    bound to a schema; None or empty where it was not asked. ``parts`` are seconds by question.
+    ``identity`` is of the server's tokens, ``lossless`` of speculation; None where not asked.
+    ``parts`` are seconds by question.
     ``sources`` numbers the source document of each pair of ``nll`` where several share one.
     """
 
@@ -104,6 +103,5 @@ class QualityRecord:
     twin_distances: ServerDistances | None = None
     identity: TokenIdentity | None = None
     lossless: LosslessCheck | None = None
-    structured: tuple[StructuredScore, ...] = ()
     parts: tuple[tuple[str, float], ...] = ()
     sources: tuple[int, ...] = ()

@@ -105,27 +105,6 @@ class LosslessCheck:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StructuredScore:
-    """One task answered free and under a constraint (a JSON schema that the engine enforces).
-
-    ``valid`` counts answers that fit the schema, ``right`` those that are right as well.
-    ``p_value`` is McNemar's exact test of right answers, constrained against free. ``missing`` says
-    why the constrained side was not measured.
-    """
-
-    task: str
-    n: int
-    free_valid: int
-    free_right: int
-    valid: int | None = None
-    right: int | None = None
-    lost: int | None = None
-    gained: int | None = None
-    p_value: float | None = None
-    missing: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DegenerateTraffic:
     """Degenerate text among a variant's timed answers, by kind, and against the baseline's.
 
@@ -152,8 +131,6 @@ class GoldenToken:
 
     token_id: int
     mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,21 +146,14 @@ class GoldenProbe:
 class GoldenProbes:
     """The reference of a later monitor: one output token per probe (arXiv 2512.03816).
 
-    ``draws`` holds, per repetition, each probe's log-probability of its own likeliest token: the
-    reference sample of a permutation test. ``starts`` holds each probe's mean per start of the
-    server; a file without it is of one start. ``model_sha256`` is of the deployed checkpoint, if
-    known. Without probes, ``missing`` says why none could be sent and ``broken`` why the answers
-    are not probabilities.
+    ``draws`` holds, per repetition, each probe's log-probability of its own likeliest token.
+    Without probes, ``missing`` says why none could be sent and ``broken`` why the answers are not
+    probabilities.
     """
 
     variant: str
-    engine_version: str | None
-    model_sha256: str | None
-    taken_at: str
-    repetitions: int
     probes: tuple[GoldenProbe, ...]
     draws: tuple[tuple[float, ...], ...]
-    starts: tuple[tuple[float, ...], ...] = ()
     missing: str | None = None
     broken: str | None = None
 

@@ -70,6 +70,8 @@ REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "quality.next_schemes": "quality.next_schemes is gone; remove the key: where a variant "
         "fails, the gate names the schemes to try next",
+        "quality.structured": "quality.structured is gone; remove the key: the check changed no "
+        "verdict",
         "load.batch_sizes": "load.batch_sizes is load.concurrency now; rename the key",
         "load.repeat_baseline": "load.repeat_baseline is gone; remove the key: every configuration "
         "is started load.trials times, which shows the noise",
@@ -188,12 +190,11 @@ class QualitySpec(Strict):
     ``top_logprobs`` likeliest tokens are requested at every held-out position (0: no distances).
     ``protocol: windows`` reads the held-out text as one stream, cut into windows of ``max_tokens``
     as papers on WikiText-2 do, instead of as ``documents``.
-    ``structured`` repeats tasks that carry a schema with output bound to it. ``lossless_prompts``
-    are continued by plain and speculative servers, and answers to ``golden_probes`` are stored for
-    a monitor; 0 leaves either out. ``sampled: false`` compares greedy answers only.
-    ``chat_template_kwargs`` replace those of ``model`` in the gate, key by key. Where neither turns
-    thinking on, it is off in the gate. ``thinking_tokens`` are added to the answer of a model that
-    reasons first; the text after its reasoning is scored.
+    ``lossless_prompts`` are continued by plain and speculative servers, and answers to
+    ``golden_probes`` are stored for a monitor; 0 leaves either out. ``sampled: false`` compares
+    greedy answers only. ``chat_template_kwargs`` replace those of ``model`` in the gate, key by
+    key. Where neither turns thinking on, it is off in the gate. ``thinking_tokens`` are added to
+    the answer of a model that reasons first; the text after its reasoning is scored.
     """
 
     heldout: Path | None = None
@@ -204,7 +205,6 @@ class QualitySpec(Strict):
     concurrency: Positive = 16
     top_logprobs: Annotated[Whole, Field(ge=0)] = 5
     protocol: Literal["documents", "windows"] = "documents"
-    structured: bool = True
     lossless_prompts: Annotated[int, Field(ge=0)] = 16
     sampled: bool = True
     golden_probes: Annotated[int, Field(ge=0)] = 16

@@ -13,16 +13,11 @@ from whet.deploy.monitoring.alerts import WATCH_JOB, Alert, alerts, burn_rules, 
 from whet.deploy.monitoring.dashboard import dashboard
 from whet.deploy.monitoring.series import ENGINE_JOB, HOLD_SCRAPES, Series, duration
 
-__all__ = ["Addresses", "monitoring_files", "notification_delay_s"]
+__all__ = ["monitoring_files", "notification_delay_s"]
 
-Addresses = Mapping[str, str]
-"""``engine``, ``watch`` and ``alertmanager``: host:port, as Prometheus reaches them."""
-
-_COMPOSE: Final[Addresses] = {
-    "engine": "vllm:8000",
-    "watch": "host.docker.internal:9464",
-    "alertmanager": "alertmanager:9093",
-}
+_ENGINE: Final = "vllm:8000"
+_WATCH: Final = "host.docker.internal:9464"
+_ALERTMANAGER: Final = "alertmanager:9093"
 _GROUP_WAIT_SCRAPES: Final = 2
 
 
@@ -32,15 +27,13 @@ def monitoring_files(
     edges_s: Mapping[str, Sequence[float]],
     scrape_interval_s: float = 15.0,
     job: str = ENGINE_JOB,
-    addresses: Addresses = _COMPOSE,
     webhook: str | None = None,
 ) -> dict[str, str]:
     """The text of every file by its path in the bundle.
 
     ``edges_s`` are the edges of the deployed engine's histograms in seconds, by family: an alert on
-    a limit between two of them takes the upper one. ``job`` is Prometheus' name of the
-    scraped engine. ``webhook`` is the URL that receives
-    alerts; without one Alertmanager shows them only.
+    a limit between two of them takes the upper one. ``job`` is Prometheus' name of the scraped
+    engine. ``webhook`` is the URL that receives alerts; without one Alertmanager shows them only.
     """
     series = Series(model=envelope.model, scrape_s=scrape_interval_s, edges_s=edges_s, job=job)
     rules = {"groups": [_recording(envelope, series), *_alerting(envelope, series)]}
@@ -50,7 +43,7 @@ def monitoring_files(
     )
     header = f"# {words}\n"
     return {
-        "monitoring/prometheus.yml": header + yaml_text(_prometheus(series, addresses)),
+        "monitoring/prometheus.yml": header + yaml_text(_prometheus(series)),
         "monitoring/rules.yml": header + yaml_text(rules),
         "monitoring/alertmanager.yml": header + yaml_text(_alertmanager(series, webhook)),
         "monitoring/grafana/dashboards/whet.json": json.dumps(dashboard(envelope, series), indent=1)
@@ -94,15 +87,13 @@ def _rule(alert: Alert, envelope: Envelope, series: Series) -> dict[str, Any]:
     }
 
 
-def _prometheus(series: Series, addresses: Addresses) -> dict[str, Any]:
+def _prometheus(series: Series) -> dict[str, Any]:
     interval = duration(series.scrape_s)
-    jobs = {series.job: addresses["engine"], WATCH_JOB: addresses["watch"]}
+    jobs = {series.job: _ENGINE, WATCH_JOB: _WATCH}
     return {
         "global": {"scrape_interval": interval, "evaluation_interval": interval},
         "rule_files": ["rules.yml"],
-        "alerting": {
-            "alertmanagers": [{"static_configs": [{"targets": [addresses["alertmanager"]]}]}]
-        },
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [_ALERTMANAGER]}]}]},
         "scrape_configs": [
             {"job_name": job, "static_configs": [{"targets": [address]}]}
             for job, address in jobs.items()

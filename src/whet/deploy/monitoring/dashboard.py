@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ _PHASES: Final = ("queue", "prefill", "decode")
 _SOURCE: Final = {"type": "prometheus", "uid": "prometheus"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Panel:
     """One graph: PromQL by legend, a Grafana unit, and a line at the alert's limit."""
 
@@ -29,14 +28,13 @@ class Panel:
     limit: float | None = None
 
 
-def panels(envelope: Envelope, series: Series) -> dict[str, tuple[Panel, ...]]:
+def panels(envelope: Envelope, series: Series) -> dict[str, list[Panel]]:
     """Every panel by row."""
     return {
-        "Load and tokens": tuple(_tokens(envelope, series)),
-        "Latency": tuple(_latency(envelope, series)),
-        "Levers": tuple(_levers(envelope, series)),
-        "Objective and watch": tuple(_watch()),
-        "GPU (DCGM exporter)": tuple(_gpu()),
+        "Load and tokens": _tokens(envelope, series),
+        "Latency": _latency(envelope, series),
+        "Levers": _levers(envelope, series),
+        "Objective and watch": _WATCH,
     }
 
 
@@ -103,104 +101,76 @@ def _graph(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _tokens(envelope: Envelope, series: Series) -> Iterator[Panel]:
-    measured = envelope.capacity.tps
-    yield Panel(
-        title=f"Tokens per second (measured {measured:.3g} output at {envelope.load})",
-        queries={
-            "output": series.rate(counters.GENERATED),
-            "prompt": series.rate(counters.PROMPT_TOKENS),
-        },
-    )
-    yield Panel(
-        title="Requests running and waiting on the mean server",
-        queries={
-            "running": series.per_server(counters.RUNNING),
-            "waiting": series.per_server(counters.WAITING),
-        },
-        limit=1.25 * envelope.loads[-1].in_flight,
-    )
-    yield Panel(
-        title="KV cache",
-        queries={"used": f"max({series.select(counters.KV_USAGE)})"},
-        unit="percentunit",
-        limit=0.9,
-    )
-    yield Panel(
-        title="Preemptions and requests per second",
-        queries={
-            "preemptions": series.rate(counters.PREEMPTIONS),
-            "requests": "whet:requests:rate",
-        },
-    )
+def _tokens(envelope: Envelope, series: Series) -> list[Panel]:
+    measured, most = envelope.capacity.tps, envelope.loads[-1].in_flight
+    queues = {"running": counters.RUNNING, "waiting": counters.WAITING}
+    return [
+        Panel(
+            f"Tokens per second (measured {measured:.3g} output at {envelope.load})",
+            {
+                "output": series.rate(counters.GENERATED),
+                "prompt": series.rate(counters.PROMPT_TOKENS),
+            },
+        ),
+        Panel(
+            "Requests running and waiting on the mean server",
+            {name: series.per_server(gauge) for name, gauge in queues.items()},
+            limit=1.25 * most,
+        ),
+        Panel("KV cache", {"used": f"max({series.select(counters.KV_USAGE)})"}, "percentunit", 0.9),
+        Panel(
+            "Preemptions and requests per second",
+            {"preemptions": series.rate(counters.PREEMPTIONS), "requests": "whet:requests:rate"},
+        ),
+    ]
 
 
-def _latency(envelope: Envelope, series: Series) -> Iterator[Panel]:
+def _latency(envelope: Envelope, series: Series) -> list[Panel]:
+    rows = []
     for metric in metrics_in("dashboard"):
         if isinstance(metric, RequestMetric) and metric.histogram is not None:
-            measured = envelope.range_of(metric.name)
-            yield Panel(
-                title=metric.heading,
-                queries={
-                    f"p{100 * metric.quantile:g}": series.quantile(
-                        metric.histogram, metric.quantile
-                    )
-                },
-                unit="s",
-                limit=None if measured is None else measured.limit / 1000,
-            )
-    yield Panel(
-        title="Mean time in each phase",
-        queries={
-            phase: f"{series.rate(f'vllm:request_{phase}_time_seconds_sum')} / "
-            f"{series.rate(f'vllm:request_{phase}_time_seconds_count')}"
-            for phase in _PHASES
-        },
-        unit="s",
-    )
+            measured, q = envelope.range_of(metric.name), metric.quantile
+            query = {f"p{100 * q:g}": series.quantile(metric.histogram, q)}
+            limit = None if measured is None else measured.limit / 1000
+            rows.append(Panel(metric.heading, query, "s", limit))
+    phases = {
+        phase: f"{series.rate(f'vllm:request_{phase}_time_seconds_sum')} / "
+        f"{series.rate(f'vllm:request_{phase}_time_seconds_count')}"
+        for phase in _PHASES
+    }
+    return [*rows, Panel("Mean time in each phase", phases, "s")]
 
 
-def _levers(envelope: Envelope, series: Series) -> Iterator[Panel]:
+def _levers(envelope: Envelope, series: Series) -> list[Panel]:
+    rows = []
     for metric in metrics_in("dashboard"):
         if isinstance(metric, CounterMetric):
             measured = envelope.range_of(metric.name)
-            yield Panel(
-                title=metric.heading,
-                queries={metric.unit or "share": series.ratio(metric.ratio)},
-                unit="short" if metric.unit else "percentunit",
-                limit=None if measured is None else measured.limit,
+            query = {metric.unit or "share": series.ratio(metric.ratio)}
+            limit = None if measured is None else measured.limit
+            rows.append(
+                Panel(metric.heading, query, "short" if metric.unit else "percentunit", limit)
             )
     per_position = series.select("vllm:spec_decode_num_accepted_tokens_per_pos_total")
-    yield Panel(
-        title="Acceptance rate, all and by position",
-        queries={
-            "all": series.ratio(acceptance_rate),
-            "position {{position}}": f"sum by (position) (rate({per_position}[{series.window}])) "
-            f"/ ignoring(position) group_left {series.rate(counters.DRAFTS)}",
-        },
-        unit="percentunit",
-        limit=envelope.acceptance_floor,
-    )
+    rates = {
+        "all": series.ratio(acceptance_rate),
+        "position {{position}}": f"sum by (position) (rate({per_position}[{series.window}])) "
+        f"/ ignoring(position) group_left {series.rate(counters.DRAFTS)}",
+    }
+    title = "Acceptance rate, all and by position"
+    return [*rows, Panel(title, rates, "percentunit", envelope.acceptance_floor)]
 
 
-def _watch() -> Iterator[Panel]:
-    yield Panel(
-        title="Bad shares over an hour",
-        queries={"errors": "whet:errors:1h", "slow first tokens": "whet:ttft_slow:1h"},
-        unit="percentunit",
-    )
-    yield Panel(
-        title="whet watch: signals as a share of their alarm",
-        queries={"{{signal}}": "whet_watch_signal"},
+_WATCH: Final = [
+    Panel(
+        "Bad shares over an hour",
+        {"errors": "whet:errors:1h", "slow first tokens": "whet:ttft_slow:1h"},
+        "percentunit",
+    ),
+    Panel(
+        "whet watch: signals as a share of their alarm",
+        {"{{signal}}": "whet_watch_signal"},
         limit=1.0,
-    )
-    yield Panel(title="whet watch: alarms", queries={"{{cause}}": "whet_watch_alarm"})
-
-
-def _gpu() -> Iterator[Panel]:
-    for title, metric, unit in (
-        ("GPU in use", "DCGM_FI_DEV_GPU_UTIL", "percent"),
-        ("GPU memory used", "DCGM_FI_DEV_FB_USED", "decmbytes"),
-        ("GPU power", "DCGM_FI_DEV_POWER_USAGE", "watt"),
-    ):
-        yield Panel(title=title, queries={"GPU {{gpu}}": metric}, unit=unit)
+    ),
+    Panel("whet watch: alarms", {"{{cause}}": "whet_watch_alarm"}),
+]

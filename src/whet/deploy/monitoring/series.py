@@ -102,12 +102,11 @@ class Series:
         below = self.rate(f"{histogram}_bucket", f'le="{float(edge)!r}"', window=window)
         return f"1 - {below} / {self.rate(f'{histogram}_count', window=window)}"
 
-    def error_share(self, window: str | None = None) -> str:
+    def error_share(self, window: str) -> str:
         """HTTP 5xx and requests that the engine ended with an error, of all requests.
 
         vLLM counts aborts and errors in ``request_success_total`` too.
         """
-        window = window or self.window
         failed = f"sum(rate({self.of_job(HTTP, _COMPLETIONS, _FAILED)}[{window}]))"
         ended = self.rate(counters.FINISHED, 'finished_reason="error"', window=window)
         every = f"sum(rate({self.of_job(HTTP, _COMPLETIONS)}[{window}]))"
@@ -125,12 +124,9 @@ class Series:
             "whet:requests:rate": self.rate(counters.FINISHED),
             "whet:requests_running:mean": self.per_server(counters.RUNNING),
             "whet:requests_waiting:mean": self.per_server(counters.WAITING),
-            "whet:ttft_seconds:p95": self.quantile(counters.TTFT, 0.95),
-            "whet:tpot_seconds:p95": self.quantile(counters.TPOT, 0.95),
             "whet:acceptance:rate": self.ratio(acceptance_rate),
             "whet:acceptance:length": self.ratio(acceptance_length),
             "whet:prefix_hits:rate": self.ratio(prefix_hit_rate),
-            "whet:errors:share": self.error_share(),
         }
 
 

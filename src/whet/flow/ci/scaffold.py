@@ -7,21 +7,20 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
 from whet._version import __version__
 from whet.core.errors import UsageError
 from whet.core.quote import shell_words, yaml_scalar, yaml_text
-from whet.core.spec import GROUPED, RecipeSpec, Spec, load_spec
+from whet.core.spec import Spec, load_spec
 from whet.core.store import write_atomic
 from whet.flow.run.check.facts import own_files
 from whet.predict.hardware import planned_device
 
 _GPU: Final = "H100 SXM"
-_RUNS, _CHECKPOINTS, _BASELINE = "runs", "checkpoints", "baseline"
+_RUNS, _BASELINE = "runs", "baseline"
 _HEAD: Final = """\
 # Written by whet ci init. dvc repro does what changed, dvc metrics diff shows what came of it.
-# The commands hold the recipes of the spec: after a change of those, write this file again.
 # Exit codes 9 and 6 of whet ci (fail, unknown) are figures here: the verdict is one of the metrics.
 """
 _LENIENT: Final = " || test $? -eq 3  # the checkpoint's folder may be missing here"
@@ -69,63 +68,23 @@ def _workflow(spec: Spec, spec_path: str) -> str:
 
 def _pipeline(spec: Spec, spec_file: Path, root: Path) -> str:
     spec_path, run_dir = _path(spec_file, root), f"{_RUNS}/{spec.name}"
-    stages, head = dict[str, Any](), _HEAD
-    used = {recipe for name in spec.variants for recipe in spec.recipes_of(name)}
-    pinned = spec.model.revision is not None and not _is_folder(spec.model.target)
-    for name in (name for name in spec.recipes if name in used):
-        if spec.recipes[name].calibration.source is None and spec.traffic is not None:
-            head += f"# {name} has no stage: it is calibrated on the run's own part of the log.\n"
-            continue
-        if pinned:
-            head += f"# {name} has no stage: whet quantize takes no revision of a hub checkpoint.\n"
-            continue
-        stage = re.sub(r"[^A-Za-z0-9_-]", "-", f"quantize-{name}")  # all that DVC allows
-        while stage in stages:
-            stage += "-"
-        stages[stage] = _quantize(spec, name, root)
-    stages["run"] = {
-        "cmd": shell_words(["whet", "run", spec_path, "--output-dir", _RUNS]),
-        "deps": [spec_path, *dict.fromkeys(_path(path, root) for path in _inputs(spec))],
-        "outs": [run_dir],
-    }
     ci = shell_words(["whet", "ci", run_dir, "--against", _BASELINE])
-    stages["ci"] = {
-        "cmd": f"{ci} --metrics metrics.json --markdown whet-ci.md || test $? -eq 9 -o $? -eq 6",
-        "deps": [_BASELINE, run_dir],
-        "outs": [{"whet-ci.md": {"cache": False}}],
-        "metrics": [{"metrics.json": {"cache": False}}],
+    stages = {
+        "run": {
+            "cmd": shell_words(["whet", "run", spec_path, "--output-dir", _RUNS]),
+            "deps": [spec_path, *dict.fromkeys(_path(path, root) for path in _inputs(spec))],
+            "outs": [run_dir],
+        },
+        "ci": {
+            "cmd": f"{ci} --metrics metrics.json --markdown whet-ci.md"
+            " || test $? -eq 9 -o $? -eq 6",
+            "deps": [_BASELINE, run_dir],
+            "outs": [{"whet-ci.md": {"cache": False}}],
+            "metrics": [{"metrics.json": {"cache": False}}],
+        },
     }
     # DVC replaces ${ } unless a backslash stands before it.
-    return head + yaml_text(json.loads(json.dumps({"stages": stages}).replace("${", r"\\${")))
-
-
-def _quantize(spec: Spec, name: str, root: Path) -> dict[str, Any]:
-    recipe, model, out = spec.recipes[name], spec.model.target, f"{_CHECKPOINTS}/{name}"
-    deps = []
-    if _is_folder(model):
-        deps.append(model := _path(Path(model), root))
-    words = ["whet", "quantize", model, out, *recipe_words(recipe)]
-    if recipe.calibration.source is not None:
-        deps.append(_path(recipe.calibration.source, root))
-        words += ["--calibration", deps[-1]]
-    cmd = {"cmd": shell_words([*words, "--no-serve-check"])}
-    return {**cmd, **({"deps": deps} if deps else {}), "outs": [out]}
-
-
-def recipe_words(recipe: RecipeSpec) -> list[str]:
-    """The options of ``whet quantize`` for a recipe, its calibration file aside."""
-    options = {
-        **recipe.model_dump(exclude={"clip", "mixed", "calibration"}),
-        **recipe.calibration.model_dump(exclude={"source"}),
-    }
-    if recipe.mixed is not None:
-        options |= {"mixed_keep": recipe.mixed.keep, **recipe.mixed.model_dump(exclude={"keep"})}
-    if recipe.scheme not in GROUPED:
-        del options["group_size"]
-    clip = ["--no-clip"] if "awq" in recipe.method and not recipe.clip else []
-    given = ((name, value) for name, value in options.items() if value is not None)
-    pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in given)
-    return [*(word for pair in pairs for word in pair), *clip]
+    return _HEAD + yaml_text(json.loads(json.dumps({"stages": stages}).replace("${", r"\\${")))
 
 
 def _inputs(spec: Spec) -> Iterator[Path]:

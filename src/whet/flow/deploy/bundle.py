@@ -16,9 +16,9 @@ from whet.core.records.codec import encode
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import redact_json
 from whet.core.run import Run
-from whet.deploy import SCRIPT, Site, commented, render, render_script, site_name
 from whet.deploy.monitoring import monitoring_files
 from whet.deploy.monitoring.series import exact_edges_s
+from whet.deploy.render import SCRIPT, Site, commented, render, render_script, site_name
 from whet.deploy.target import get_target
 from whet.engines import get_profile
 from whet.engines.command import shell_line

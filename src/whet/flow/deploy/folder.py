@@ -1,4 +1,4 @@
-"""The folder of a bundle: written whole or not at all, the bundle before it kept once."""
+"""The folder of a bundle, written whole or not at all, and the commands that start it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.errors import StorageError, UsageError
+from whet.core.quote import shell_word
 from whet.core.records.bundle import Bundle
 from whet.core.records.codec import decode
 from whet.core.staging import staged
 from whet.core.store import read_json, translate_disk_errors
-from whet.deploy import write_file
+from whet.deploy.render import write_file
+from whet.deploy.target import get_target
 
 RECORD: Final = "bundle.json"
 PREVIOUS: Final = "previous"
@@ -75,3 +77,35 @@ def _keep(folder: Path, new: Path) -> None:
     shutil.copytree(folder, new / PREVIOUS, ignore=left_out, symlinks=True)
     if (folder / SECRETS).exists():
         shutil.copy2(folder / SECRETS, new / SECRETS)
+
+
+def start_steps(bundle: Bundle, folder: Path) -> list[str]:
+    """Return the commands that deploy ``folder``; the keys come first where .env is missing."""
+    keys, example = (_word(folder / name) for name in (SECRETS, f"{SECRETS}.example"))
+    steps = [] if (folder / SECRETS).exists() else [f"cp {example} {keys}  # then set the keys"]
+    return [*steps, *(_filled(step, bundle, folder) for step in get_target(bundle.target).start)]
+
+
+def monitoring_step(bundle: Bundle, folder: Path) -> str | None:
+    """Return the command that starts Prometheus, Alertmanager and Grafana, if the bundle does."""
+    step = get_target(bundle.target).monitoring
+    return None if step is None else _filled(step, bundle, folder)
+
+
+def rollback_step(previous: Bundle, folder: Path) -> str:
+    """Return the command that deploys the bundle before."""
+    return _filled(get_target(previous.target).rollback, previous, folder)
+
+
+def _filled(step: str, bundle: Bundle, folder: Path) -> str:
+    return step.format(
+        folder=_word(folder),
+        keys=_word(folder / SECRETS),
+        previous=_word(folder / PREVIOUS),
+        name=shell_word(bundle.name),
+        namespace=shell_word(bundle.namespace or "default"),
+    )
+
+
+def _word(path: Path) -> str:
+    return shell_word(str(path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +14,14 @@ from whet.core.errors import StorageError, UsageError
 from whet.core.records.codec import decode
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
+from whet.core.staging import staged
 from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quality import PlainReference
-from whet.quality.golden import GoldenSource
 from whet.quality.harness import HarnessRun
 
 BASELINE: Final = "baseline"
 """The baseline's name in records and file names."""
-ARRAYS, GOLDEN, INPUTS, TOKENIZER = "arrays", "golden", "inputs", "tokenizer"
+ARRAYS, INPUTS, TOKENIZER = "arrays", "inputs", "tokenizer"
 TASKS: Final = "tasks.jsonl"
 _FILE: Final = "baseline.json"
 _FORM: Final = 1
@@ -65,15 +64,6 @@ class Endpoint:
             other.settings,
         )
 
-    @property
-    def source(self) -> GoldenSource:
-        """The deployment that golden probes name."""
-        return GoldenSource(
-            variant=self.model,
-            engine_version=self.engine_version,
-            model_sha256=self.weights_sha256,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedBaseline:
@@ -98,16 +88,6 @@ class SavedBaseline:
         return cls(form=_FORM, side=side, quality=quality, heldout=heldout.name, **measured)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BaselineFiles:
-    """The sources of a saved folder; ``scratch`` holds the arrays and golden probes."""
-
-    scratch: Path
-    tokenizer: Path
-    heldout: Path
-    tasks: Path
-
-
 def refuse_filled(folder: Path) -> None:
     """Raise ``StorageError`` for a folder that is not empty: nothing is overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -117,30 +97,29 @@ def refuse_filled(folder: Path) -> None:
         )
 
 
-def write_baseline(folder: Path, saved: SavedBaseline, files: BaselineFiles) -> None:
-    """Write the folder, whole or not at all."""
+def write_baseline(
+    folder: Path,
+    saved: SavedBaseline,
+    *,
+    scratch: Path,
+    tokenizer: Path,
+    heldout: Path,
+    tasks: Path,
+) -> None:
+    """Write the folder, whole or not at all; ``scratch`` holds the arrays."""
     refuse_filled(folder)
-    folder = Path(os.path.realpath(folder))
-    staging = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    with translate_disk_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(staging, ignore_errors=True)
-        try:
-            (staging / INPUTS).mkdir(parents=True)
-            (staging / TOKENIZER).mkdir()
-            for name in (ARRAYS, GOLDEN):
-                _copy_one(files.scratch, staging, name)
-            shutil.copyfile(files.heldout, staging / INPUTS / saved.heldout)
-            shutil.copyfile(files.tasks, staging / INPUTS / _tasks_name(saved))
-            for pattern in _TOKENIZER_FILES:
-                for file in files.tokenizer.glob(pattern):
-                    shutil.copyfile(file, staging / TOKENIZER / file.name)
-            write_json(staging / _FILE, saved)
-            if folder.exists():
-                folder.rmdir()
-            staging.rename(folder)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+    with staged(folder) as stage, translate_disk_errors(folder):
+        into = stage.folder
+        (into / INPUTS).mkdir()
+        (into / TOKENIZER).mkdir()
+        _copy_arrays(scratch, into)
+        shutil.copyfile(heldout, into / INPUTS / saved.heldout)
+        shutil.copyfile(tasks, into / INPUTS / _tasks_name(saved))
+        for pattern in _TOKENIZER_FILES:
+            for file in tokenizer.glob(pattern):
+                shutil.copyfile(file, into / TOKENIZER / file.name)
+        write_json(into / _FILE, saved)
+        stage.keep()
 
 
 def read_baseline(folder: Path) -> SavedBaseline:
@@ -180,11 +159,10 @@ def input_files(folder: Path, saved: SavedBaseline) -> tuple[Path, Path]:
     return folder / INPUTS / saved.heldout, folder / INPUTS / _tasks_name(saved)
 
 
-def copy_arrays_and_probes(folder: Path, scratch: Path) -> None:
-    """Copy the baseline's arrays and probes beside those of the deployment."""
-    for name in (ARRAYS, GOLDEN):
-        with translate_disk_errors(scratch / name):
-            _copy_one(folder, scratch, name)
+def copy_arrays(folder: Path, scratch: Path) -> None:
+    """Copy the baseline's arrays beside those of the deployment."""
+    with translate_disk_errors(scratch / ARRAYS):
+        _copy_arrays(folder, scratch)
 
 
 def _tasks_name(saved: SavedBaseline) -> str:
@@ -192,8 +170,7 @@ def _tasks_name(saved: SavedBaseline) -> str:
     return TASKS if saved.heldout != TASKS else f"questions-{TASKS}"
 
 
-def _copy_one(source: Path, target: Path, name: str) -> None:
-    """Copy the baseline's file of a folder with one file per variant."""
-    for file in (source / name).glob(f"{BASELINE}.*"):
-        (target / name).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, target / name / file.name)
+def _copy_arrays(source: Path, target: Path) -> None:
+    for file in (source / ARRAYS).glob(f"{BASELINE}.*"):
+        (target / ARRAYS).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target / ARRAYS / file.name)

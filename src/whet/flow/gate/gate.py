@@ -23,14 +23,12 @@ from whet.data import write_inputs
 from whet.flow.gate.baseline import (
     ARRAYS,
     BASELINE,
-    GOLDEN,
     INPUTS,
     TASKS,
     TOKENIZER,
-    BaselineFiles,
     Endpoint,
     SavedBaseline,
-    copy_arrays_and_probes,
+    copy_arrays,
     input_files,
     read_baseline,
     refuse_filled,
@@ -46,7 +44,6 @@ from whet.flow.gate.endpoints import (
     serve_candidate,
 )
 from whet.flow.gate.options import QualityOptions
-from whet.flow.gate.result import GateResult
 from whet.quality import (
     ChecksPlan,
     Measured,
@@ -64,6 +61,32 @@ _CONTINUATION_TOKENS: Final = 64
 """Tokens that the check of speculation writes after a prompt."""
 _HARNESS_TOKENS: Final = 2048
 """Room for a prompt of lm-eval and its reply: the default of its client."""
+_ORDER: Final = ("fail", "unknown", "pass")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateResult:
+    """The measured sides and the verdicts. ``baseline`` is None where the target is one itself.
+
+    ``verdicts`` and ``reason`` are the record's with those of lm-eval's tasks. ``harness`` holds
+    the scores of lm-eval, ``baseline_harness`` the baseline's. ``saved`` is the folder of the saved
+    baseline.
+    """
+
+    target: Endpoint
+    record: QualityRecord
+    verdicts: tuple[tuple[float, GateVerdict], ...]
+    reason: str | None
+    baseline: Endpoint | None = None
+    baseline_record: QualityRecord | None = None
+    harness: tuple[TaskScore, ...] = ()
+    baseline_harness: tuple[TaskScore, ...] = ()
+    saved: str | None = None
+
+    @property
+    def verdict(self) -> GateVerdict:
+        """The worst over all tolerances: fail, then unknown, then pass."""
+        return min((word for _, word in self.verdicts), key=_ORDER.index)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,12 +102,8 @@ class _Job:
     tasks: Path
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Judgement:
-    """The record's verdicts, with defects of files and results of lm-eval."""
-
-    verdicts: tuple[tuple[float, GateVerdict], ...]
-    reason: str | None
+_Judgement = tuple[tuple[tuple[float, GateVerdict], ...], str | None]
+"""The record's verdicts and reason, with defects of files and results of lm-eval."""
 
 
 def run_gate(target_ref: str, options: QualityOptions, observer: Observer) -> GateResult:
@@ -113,9 +132,9 @@ def run_gate(target_ref: str, options: QualityOptions, observer: Observer) -> Ga
         job = _open_job(options, candidate, observer, Path(scratch))
         refuse_other_tokenizer(target, job.tokenizer)
         base, judged = _measure_baseline(job, candidate)
-        if any(word == "fail" for _, word in judged.verdicts):
+        if any(word == "fail" for _, word in judged[0]):
             raise MeasurementError(
-                f"the baseline itself is broken: {judged.reason}", fix="fix it first"
+                f"the baseline itself is broken: {judged[1]}", fix="fix it first"
             )
         return _judged(job, target, base, saved=_save(job, base, judged))
 
@@ -155,7 +174,7 @@ def _open_saved(
         raise UsageError(
             f"{folder} holds no lm-eval run", fix="save the baseline again with the same --lm-eval"
         )
-    copy_arrays_and_probes(folder, scratch)
+    copy_arrays(folder, scratch)
     heldout, tasks = input_files(folder, saved)
     job = _Job(
         options=options,
@@ -175,8 +194,8 @@ def _as_baseline(job: _Job, target: Candidate) -> GateResult:
     return GateResult(
         target=base.side,
         record=base.record,
-        verdicts=judged.verdicts,
-        reason=judged.reason,
+        verdicts=judged[0],
+        reason=judged[1],
         harness=_scores(base.harness)[0],
         saved=_save(job, base, judged),
     )
@@ -204,16 +223,17 @@ def _save(job: _Job, base: SavedBaseline, judged: _Judgement) -> str | None:
     folder = job.options.save
     if folder is None:
         return None
-    if any(word != "pass" for _, word in judged.verdicts):
-        job.observer.warn(f"the baseline is not saved: {judged.reason}")
+    if any(word != "pass" for _, word in judged[0]):
+        job.observer.warn(f"the baseline is not saved: {judged[1]}")
         return None
-    files = BaselineFiles(
+    write_baseline(
+        folder,
+        base,
         scratch=job.scratch,
         tokenizer=job.tokenizer,
         heldout=job.heldout,
         tasks=job.tasks,
     )
-    write_baseline(folder, base, files)
     return str(folder)
 
 
@@ -226,12 +246,12 @@ def _judged(job: _Job, target: Candidate, base: SavedBaseline, *, saved: str | N
         server.ensure_alive()
     scores, gaps = _scores(run, base.harness)
     fallen = [f"lm-eval: {each}" for each in losses(scores)]
-    judged = _judge(measured.record, [*target.defects, *fallen], gaps)
+    verdicts, reason = _judge(measured.record, [*target.defects, *fallen], gaps)
     return GateResult(
         target=server.side,
         record=measured.record,
-        verdicts=judged.verdicts,
-        reason=judged.reason,
+        verdicts=verdicts,
+        reason=reason,
         baseline=base.side,
         baseline_record=base.record,
         harness=scores,
@@ -247,7 +267,7 @@ def _judge(record: QualityRecord, broken: Sequence[str], missing: Sequence[str])
         for tolerance, word in record.verdicts
     )
     reasons = [*broken, *([record.reason] if record.reason else []), *missing]
-    return _Judgement(verdicts=verdicts, reason="; ".join(reasons) or None)
+    return verdicts, "; ".join(reasons) or None
 
 
 def _serve(job: _Job, candidate: Candidate, name: str) -> AbstractContextManager[LiveEndpoint]:
@@ -269,7 +289,7 @@ def _plan(
     return QualityPlan(
         variant=name,
         tokenizer=job.tokenizer,
-        spec=_quality(job, base),
+        spec=job.quality,
         heldout=job.heldout,
         tasks=job.tasks,
         baseline=None if base is None else base.record,
@@ -280,18 +300,11 @@ def _plan(
     )
 
 
-def _quality(job: _Job, base: SavedBaseline | None) -> QualitySpec:
-    """Return the options; only a baseline to be saved takes golden probes."""
-    saves = base is None and job.options.save is not None
-    return job.quality if saves else job.quality.model_copy(update={"golden_probes": 0})
-
-
 def _checks(job: _Job, side: Endpoint, base: SavedBaseline | None) -> ChecksPlan:
     speculative, saves = job.options.sides.speculative, job.options.save is not None
     reference = base if base is not None and (speculative or side.computes_as(base.side)) else None
     return ChecksPlan(
-        golden=job.scratch / GOLDEN,
-        source=side.source,
+        golden=None,
         same_weights_reference=None if reference is None else reference.record,
         plain=base.plain if base is not None and speculative else None,
         is_plain=base is None and (speculative or saves),

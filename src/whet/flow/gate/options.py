@@ -28,10 +28,6 @@ class SideOptions:
     """Folder of a saved baseline: its text, tasks and tokenizer are used."""
     save: Path | None = None
     """Save the measured baseline to this folder. Default: quality-baseline, without --baseline."""
-    golden: Path | None = None
-    """Repeat these golden probes and nothing else: a golden file, or a saved baseline's folder."""
-    add_start: bool = False
-    """Add this start of TARGET to the --golden file, without a verdict. Three make a reference."""
     model: str | None = None
     """Model name on TARGET. Default: the only one it serves."""
     baseline_model: str | None = None
@@ -130,19 +126,12 @@ class QualityOptions:
     @property
     def _is_alone(self) -> bool:
         """Whether the target is itself the baseline."""
-        sides = self.sides
-        return sides.baseline is None and sides.against is None and sides.golden is None
+        return self.sides.baseline is None and self.sides.against is None
 
     def refuse_misfits(self) -> None:
         """Raise ``UsageError`` for options that do not go together, or out of range."""
         sides, quality = self.sides, self.quality()
         self.harness.refuse_misfits()
-        if sides.golden is not None:
-            self._refuse_beside_golden()
-        elif sides.add_start:
-            raise UsageError(
-                "--add-start needs --golden: name the golden file to add this start to"
-            )
         if sides.against is not None:
             self._refuse_beside_saved(quality)
         if sides.speculative and self._is_alone:
@@ -184,17 +173,6 @@ class QualityOptions:
             raise UsageError(
                 "--save stores a baseline that is measured now", fix="leave --against out"
             )
-
-    def _refuse_beside_golden(self) -> None:
-        given = {
-            "--baseline": self.sides.baseline is not None,
-            "--against": self.sides.against is not None,
-            "--speculative": self.sides.speculative,
-            "--lm-eval": self.harness.lm_eval is not None,
-        }
-        for flag, is_given in given.items():
-            if is_given:
-                raise UsageError("--golden sends probes and nothing else", fix=f"leave {flag} out")
 
 
 _FIELDS: Final = {"tasks": "tasks_file"}

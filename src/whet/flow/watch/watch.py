@@ -18,14 +18,15 @@ from whet.core.counters import TPOT
 from whet.core.errors import StorageError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
+from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import remember_secrets
 from whet.core.server_url import split_server_url
 from whet.core.store import locked
 from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.flow.watch.options import WatchOptions
+from whet.levers import judge_start
 from whet.watch.causes import Finding, diagnose
-from whet.watch.claims import broken_claims
 from whet.watch.exporter import Exporter
 from whet.watch.journal import Journal
 from whet.watch.observation import Observation
@@ -138,6 +139,25 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
             probe_every=_probe_every(target, options.period, observer),
         )
         return _loop(this)
+
+
+def broken_claims(log: Path, engine: ResolvedEngine) -> dict[str, str]:
+    """Claims that the last start in ``log`` contradicts, with what the log says; empty without log.
+
+    A log of several starts is read from the last one on.
+    """
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    profile = get_profile(engine.engine)
+    start = text.rfind(profile.start_line) if profile.start_line else -1
+    facts = profile.read_log(text[max(0, text.rfind("\n", 0, max(0, start))) :])
+    return {
+        verdict.claim.kind: verdict.observed
+        for verdict in judge_start(engine, facts)
+        if verdict.outcome == "contradicted"
+    }
 
 
 def _loop(this: _Watch) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import (
     GreedyParity,
     LosslessCheck,
-    StructuredScore,
     TokenIdentity,
 )
 from whet.core.run import Run
@@ -28,7 +27,6 @@ from whet.report.document import (
 )
 from whet.report.run.quality import (
     distance_figures,
-    flips_words,
     merge_duplicates,
     quality_records,
 )
@@ -56,7 +54,6 @@ def check_nodes(records: Sequence[QualityRecord]) -> list[Node]:
     return [
         *_same_weights(records),
         *_lossless(records),
-        *_structured(records),
         *_identity(records),
     ]
 
@@ -184,42 +181,6 @@ def _divergences(parity: GreedyParity) -> list[str]:
     if len(apart) > _NAMED:
         words.append(f"and {len(apart) - _NAMED:,} more")
     return [f"first differences: {', '.join(words)}"]
-
-
-def _structured(records: Iterable[QualityRecord]) -> list[Node]:
-    heads = (
-        ("questions", ""),
-        ("valid", "free"),
-        ("right", "free"),
-        ("valid", "bound"),
-        ("right", "bound"),
-        ("right", "lost, gained"),
-        ("McNemar", "p"),
-    )
-    return _nodes(
-        "Answers bound to a schema",
-        "The same questions answered free, and bound by the engine to the task’s JSON "
-        "schema. Valid answers fit the schema, right ones are right as well; lost and gained count "
-        "right answers, bound against free, with McNemar’s exact p.",
-        ["config", "task", *figure_columns(*heads)],
-        [
-            _structured_line(record.variant, score)
-            for record in records
-            for score in record.structured
-        ],
-    )
-
-
-def _structured_line(variant: str, score: StructuredScore) -> _Line:
-    counts = (score.n, score.free_valid, score.free_right, score.valid, score.right)
-    cells = (
-        variant,
-        score.task,
-        *map(_figure, counts),
-        flips_words(score.lost, score.gained),
-        _figure(score.p_value),
-    )
-    return cells, () if score.missing is None else (score.missing,)
 
 
 def _identity(records: Iterable[QualityRecord]) -> list[Node]:

@@ -21,7 +21,7 @@ from whet.decision.effects import lever_effects
 from whet.decision.eligible import split_eligible
 from whet.decision.matrix import recommended_point
 from whet.decision.select import Confirmation, confirmation
-from whet.deploy import write_deployment
+from whet.deploy.render import write_deployment
 from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.degenerate import examine_all
 from whet.flow.run.conclude.faults import engine_faults, sampled_requests

@@ -15,7 +15,7 @@ from whet.core.store import RunStore
 from whet.engines import get_profile
 from whet.flow.run.plan import Plan, Recorder
 from whet.levers.weights import running_scheme
-from whet.quality import ChecksPlan, GoldenSource, PlainReference, QualityPlan, measure_quality
+from whet.quality import ChecksPlan, PlainReference, QualityPlan, measure_quality
 
 KIND: Final = "quality"
 PLAIN: Final = "plain_answers"
@@ -99,7 +99,6 @@ def _checks(plan: Plan, store: RunStore, resolved: ResolvedEngine) -> ChecksPlan
     return ChecksPlan(
         # Probes hold tokens of held-out text, which may be a user's own.
         golden=store.path("inputs") / "golden" if plan.spec.is_private else store.path("golden"),
-        source=GoldenSource(variant=variant.name, engine_version=resolved.engine_version),
         same_weights_reference=reference,
         other_kernels=_other_kernels(first, resolved),
         rounds=running_scheme(resolved) in _ROUNDS,

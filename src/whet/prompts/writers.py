@@ -1,20 +1,37 @@
-"""Write a log as a trace of lengths and shared blocks, without its text, in Qwen Bailian's form."""
+"""Write a log with its fixes, or its lengths and shared blocks alone (Qwen Bailian's form)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.store import write_atomic
+from whet.core.store import open_output, write_atomic
 from whet.core.units import ns_to_s
-from whet.prompts.analyse import Prompt
-from whet.prompts.blocks import chain_hashes
+from whet.prompts.analyse import Prompt, PromptLog
+from whet.prompts.cache import chain_hashes
+from whet.prompts.causes import Variables
+from whet.prompts.fixes import apply_fixes
+from whet.prompts.records import CauseKind
+from whet.requests.writer import request_line
 
 BLOCK_TOKENS: Final = 16
 """Tokens of a hash id, as in Bailian's own traces."""
+
+
+def write_fixed_log(
+    prompts: PromptLog, variables: Variables, kinds: Collection[CauseKind], path: Path
+) -> None:
+    """Write the log with the fixes. Raises ``UsageError`` if ``path`` is the log itself."""
+    if os.path.realpath(path) == os.path.realpath(prompts.question.log):
+        raise UsageError(f"--fixed-log {path} is the log itself", fix="give another file")
+    with open_output(path) as file:
+        for prompt in prompts.prompts():
+            line = request_line(apply_fixes(prompt.request, variables, kinds))
+            file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
 
 
 def write_workload(prompts: Iterable[Prompt], path: Path) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.levers.builders import resolved
 from tests.levers.recorded import text
-from whet.watch.claims import broken_claims
+from whet.flow.watch.watch import broken_claims
 
 GOOD = text("h100_w4a16.log")
 FALLBACK = GOOD.replace("Machete", "Conch")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from whet.prompts.text import common_length, message_text, tidy, tool_name
+from whet.prompts.lines import common_length, message_text, tidy, tool_name
 from whet.requests import part_text
 
 

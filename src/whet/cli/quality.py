@@ -1,33 +1,57 @@
-"""What ``whet quality`` prints and writes: the run's quality tables, verdicts, lost answers."""
+"""``whet quality``: the gate on its own, between two servers or checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from whet.core.format import number, plural
+from cyclopts import Parameter
+
+from whet.cli.options import OutputOptions, print_json
+from whet.core.errors import MeasurementError, NothingQualifiesError
+from whet.core.format import plural
 from whet.core.records.codec import encode
 from whet.core.records.quality import QualityRecord
 from whet.core.units import human_duration
-from whet.report.document import (
-    Bullets,
-    Heading,
-    Node,
-    Paragraph,
-    Section,
-    table,
-    tone_of,
-)
+from whet.flow.gate.options import QualityOptions
+from whet.report.document import Heading, Node, Paragraph, Section, table, tone_of
 from whet.report.run.checks import check_nodes
 from whet.report.run.quality import quality_nodes, task_table
+from whet.report.writers.console import print_sections
 
 if TYPE_CHECKING:
     from whet.flow.gate.baseline import Endpoint
-    from whet.flow.gate.golden import GoldenDrift
-    from whet.flow.gate.result import GateResult
+    from whet.flow.gate.gate import GateResult
 
 _EXAMPLES: Final = 3
 _EXAMPLE_CHARACTERS: Final = 600
+
+
+def quality(
+    target: Annotated[str, Parameter(help="Running server (URL), or a checkpoint folder.")],
+    /,
+    *,
+    options: QualityOptions = QualityOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Check that a server or checkpoint answers as well as its baseline: pass, fail or unknown.
+
+    A folder is served with the installed engine, which takes minutes.
+
+    Exit code 0 for a pass, 9 for a fail, 6 if unknown.
+    """
+    from whet.flow.gate.gate import run_gate
+
+    with output.observer() as observer:
+        result = run_gate(target, options, observer)
+    print_sections([gate_section(result)], output.console)
+    if output.json:
+        print_json(result_json(result))
+    why = result.reason or "no reason was given"
+    if result.verdict == "fail":
+        raise NothingQualifiesError(f"the gate fails: {why}")
+    if result.verdict == "unknown":
+        raise MeasurementError(f"quality gate inconclusive (counts as not passed): {why}")
 
 
 def gate_section(result: GateResult) -> Section:
@@ -76,29 +100,6 @@ def result_json(result: GateResult) -> dict[str, Any]:
         "baseline_record": encode(result.baseline_record),
         "lm_eval": encode(result.harness),
     }
-
-
-def drift_section(drift: GoldenDrift) -> Section:
-    """The verdict on golden probes, the figures of the test, and the probes that moved most."""
-    lines = []
-    if drift.distance is not None and drift.noise is not None and drift.limit is not None:
-        p_value = "" if drift.p_value is None else f", p {drift.p_value:.2g}"
-        lines.append(
-            f"{plural(drift.probes, 'probe')}, reference of {plural(drift.starts, 'start')}: "
-            f"moved {number(drift.distance)} nats on average (chance alone: {number(drift.noise)}, "
-            f"limit {number(drift.limit)}){p_value}; {drift.outside} outside of their interval"
-        )
-    lines += [drift.reason] if drift.reason is not None else []
-    lines += drift.changed
-    lines += [
-        f"{move.id}: token {move.token_id} from {move.before:.4f} to {move.now:.4f}"
-        for move in drift.moved
-        if drift.verdict != "pass"
-    ]
-    title, tone = f"golden probes: {drift.verdict}", tone_of(drift.verdict)
-    return Section(
-        id="golden", title=title, group="Quality", nodes=[Bullets(items=lines)], tone=tone
-    )
 
 
 def _examples(result: GateResult) -> Iterator[Node]:

@@ -1,1 +1,0 @@
-"""``whet quality``: the command and its output."""
