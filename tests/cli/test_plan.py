@@ -206,8 +206,6 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
         ([*TRAFFIC, "--weights", "Q4"], USAGE, "--weights 'Q4' is not a precision"),
         ([*TRAFFIC, "--prices", "L4"], USAGE, 'write "L4=0.5", US$ an hour above 0'),
         ([*TRAFFIC, "--objective", "fast"], USAGE, "is not a constraint"),
-        ([*TRAFFIC, "--calibration", "none.json"], USAGE, "write one with whet calibrate"),
-        ([*TRAFFIC, "--calibration", "/dev/zero"], USAGE, "is not a regular file"),
         (
             [*TRAFFIC, "--gpus", "L4", "--objective", "ttft:p95<1ms"],
             INFEASIBLE,

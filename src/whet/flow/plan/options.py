@@ -54,5 +54,3 @@ class PlanOptions:
     """Show the memory of the first GPU by concurrency and context instead, in GiB a GPU."""
     spec: Path | None = None
     """File to write: a whet.yaml that measures the best predicted configurations."""
-    calibration: Path | None = None
-    """Coefficients that whet calibrate wrote. Default: the stored ones of the GPU."""

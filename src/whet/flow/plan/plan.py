@@ -15,7 +15,6 @@ from whet.core.records.model import ModelFacts
 from whet.flow.plan.candidates import candidates_of
 from whet.flow.plan.options import PlanOptions
 from whet.metrics.objective_text import parse_objective
-from whet.predict.performance import read_calibration
 from whet.predict.plan.evaluate import Prediction, evaluate
 from whet.predict.plan.fit import Fit, memory_table
 from whet.predict.plan.traffic import PlannedTraffic, read_traffic
@@ -58,7 +57,6 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     """
     target, traffic = read_facts(folder), _traffic(options)
     constraints = parse_objective(options.objective)
-    own = None if options.calibration is None else read_calibration(options.calibration)
     sizes = _sizes(options.concurrency)
     candidates = list(candidates_of(target, traffic, options))
     if not candidates:
@@ -71,7 +69,7 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
         prediction
         for each in candidates
         for prediction in evaluate(
-            each, target=target, traffic=traffic, constraints=constraints, own=own, sizes=sizes
+            each, target=target, traffic=traffic, constraints=constraints, sizes=sizes
         )
     ]
     predictions.sort(

@@ -8,12 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from whet.core.errors import UsageError
-from whet.core.store import read_json
-from whet.predict.hardware import model_words
 from whet.predict.performance.coefficients import Coefficients
 from whet.predict.performance.work import Work
 
@@ -21,7 +17,6 @@ _STORED: Final = "calibrations.json"
 _PARALLEL_ERROR: Final = 0.3
 _EXPERT_ERROR: Final = 0.4
 """Stated errors of what no calibration has, added as independent ones."""
-_METRICS: Final = ("ttft", "tpot", "e2e")
 _NEAREST: Final = {"H100 SXM": "H200", "H100 PCIe": "H200", "B200": "H200"}
 """Where nothing was measured: whose shares of the data sheet are taken."""
 _DEFAULT: Final = "H200"
@@ -62,14 +57,9 @@ class Calibration:
         return f"{self.source}, {self.engine}"
 
 
-def calibration_of(gpu: str, own: Calibration | None = None) -> Calibration:
-    """The calibration of a GPU; another one's shares, with a wider error, where it has none.
-
-    ``own`` goes before the stored ones where it is of this GPU.
-    """
+def calibration_of(gpu: str) -> Calibration:
+    """The calibration of a GPU; another one's shares, with a wider error, where it has none."""
     stored = _calibrations()
-    if own is not None and model_words(gpu) & model_words(own.gpu):
-        return replace(own, gpu=gpu)
     if gpu in stored:
         return stored[gpu]
     other = stored[_NEAREST.get(gpu, _DEFAULT)]
@@ -82,32 +72,16 @@ def calibration_of(gpu: str, own: Calibration | None = None) -> Calibration:
     )
 
 
-def read_calibration(path: Path) -> Calibration:
-    """What ``whet calibrate`` wrote. ``UsageError`` for another file."""
-    try:
-        data = read_json(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{path} is not a calibration ({error})", fix="write one with whet calibrate"
-        ) from error
-    return parse_calibration(data)
-
-
-def parse_calibration(data: Mapping[str, Any]) -> Calibration:
-    """A stored calibration. ``UsageError`` where a figure is missing."""
-    try:
-        return Calibration(
-            gpu=data["gpu"],
-            engine=data["engine"],
-            source=data["source"],
-            errors={name: float(data["errors"][name]) for name in _METRICS},
-            coefficients=Coefficients(**data["coefficients"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"the calibration is not whole: {error}", fix="calibrate again") from error
-
-
 @cache
 def _calibrations() -> dict[str, Calibration]:
     text = resources.files(__package__).joinpath(_STORED).read_text(encoding="utf-8")
-    return {each["gpu"]: parse_calibration(each) for each in json.loads(text)}
+    return {
+        each["gpu"]: Calibration(
+            gpu=each["gpu"],
+            engine=each["engine"],
+            source=each["source"],
+            errors=each["errors"],
+            coefficients=Coefficients(**each["coefficients"]),
+        )
+        for each in json.loads(text)
+    }

@@ -31,7 +31,7 @@ from whet.predict.performance import (
     simulate,
     work_of,
 )
-from whet.predict.performance.bound import largest_part
+from whet.predict.performance.bottleneck import largest_part
 from whet.predict.plan.parallelism import Parallelism
 from whet.predict.plan.traffic import PlannedTraffic
 from whet.predict.settings import read_settings
@@ -113,15 +113,13 @@ def evaluate(
     target: ModelFacts,
     traffic: PlannedTraffic,
     constraints: Sequence[Constraint],
-    own: Calibration | None = None,
     sizes: Sequence[int] = (),
 ) -> list[Prediction]:
     """Fit, then the largest number of requests in flight that meets every constraint.
 
-    With ``sizes`` the predictions at these, whether they meet them or not. ``own`` is a calibration
-    that goes before the stored one.
+    With ``sizes`` the predictions at these, whether they meet them or not.
     """
-    engines = _engines(candidate, target, traffic, own)
+    engines = _engines(candidate, target, traffic)
     if isinstance(engines, Prediction):
         return [engines]
     if sizes:
@@ -141,7 +139,7 @@ def evaluate(
 
 
 def _engines(
-    candidate: Candidate, target: ModelFacts, traffic: PlannedTraffic, own: Calibration | None
+    candidate: Candidate, target: ModelFacts, traffic: PlannedTraffic
 ) -> _Engines | Prediction:
     """What is simulated; a prediction without figures where the candidate does not fit."""
     gpu = CUDA[candidate.gpu]
@@ -162,7 +160,7 @@ def _engines(
     )
     settings = read_settings(candidate.variant, target=target, device=device)
     work = work_of(candidate.stored, settings)
-    calibration = calibration_of(candidate.gpu, own).extended(work)
+    calibration = calibration_of(candidate.gpu).extended(work)
     empty = Prediction(candidate=candidate, memory=memory, calibration=calibration)
     if not memory.fits:
         return replace(empty, missed="does not fit")
