@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint import (
-    read_facts,
-    serving_difference,
-    tokenizer_difference,
-    weights_facts,
-)
+from whet.checkpoint import read_facts, tokenizer_difference, weights_facts
 from whet.checkpoint.headers import read_headers
 from whet.core.errors import CheckpointError
 from whet.core.provenance import Device
@@ -281,20 +276,15 @@ def _same_model(case: _Case) -> Iterator[Problem]:
                 "shape", f"{size} is {mine} in the {names[0]} and {its} in the {names[1]}; {fix}"
             )
             return
-    if one.sha256 != two.sha256:
-        difference = tokenizer_difference(
-            Path(case.target.path), Path(case.stored.path), names=names
-        )
-        yield case.problem("tokenizer", f"{difference}; {fix}")
-    elif one.eos_token_ids != two.eos_token_ids:
-        yield case.problem(
-            "tokenizer",
+    difference = tokenizer_difference(
+        Path(case.target.path), Path(case.stored.path), names=names, served=True
+    )
+    if difference is None and one.eos_token_ids != two.eos_token_ids:
+        difference = (
             f"an answer ends with the ids {list(one.eos_token_ids)} in the {names[0]} and "
-            f"{list(two.eos_token_ids)} in the {names[1]}; {fix}",
+            f"{list(two.eos_token_ids)} in the {names[1]}"
         )
-    elif difference := serving_difference(
-        Path(case.target.path), Path(case.stored.path), names=names
-    ):
+    if difference is not None:
         yield case.problem("tokenizer", f"{difference}; {fix}")
 
 
