@@ -128,7 +128,7 @@ def test_a_default_that_an_older_file_leaves_out_is_no_difference(pair: tuple[Pa
 
 
 def served(a: Path, b: Path) -> str | None:
-    return tokenizer_difference(a, b, names=("target", "copy"), served=True)
+    return tokenizer_difference(a, b, names=("target", "copy"), serving=True)
 
 
 def test_another_end_of_text_suits_a_draft_and_no_copy(pair: tuple[Path, Path]) -> None:

@@ -42,7 +42,12 @@ def load_tokenizer(folder: Path) -> Any:
     generic = name in _GENERIC and (folder / "tokenizer.json").exists()
     try:
         kind: Any = transformers.PreTrainedTokenizerFast if generic else transformers.AutoTokenizer
-        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        return kind.from_pretrained(
+            str(folder),
+            local_files_only=True,
+            trust_remote_code=False,
+            model_max_length=2**62,  # without a warning at each longer text
+        )
     except Exception as error:
         # The tokenizers library raises the class Exception itself, so no narrower one would do.
         if type(error) is not Exception and not isinstance(error, OSError | ValueError | KeyError):
@@ -83,11 +88,11 @@ def tokenizer_identity(path: Path) -> TokenizerIdentity:
 
 
 def tokenizer_difference(
-    a: Path, b: Path, *, names: tuple[str, str] = ("target", "draft"), served: bool = False
+    a: Path, b: Path, *, names: tuple[str, str] = ("target", "draft"), serving: bool = False
 ) -> str | None:
     """Return one sentence on the first difference of two tokenizers, or None.
 
-    They differ exactly where ``TokenizerIdentity.sha256`` does. ``served`` adds what two servers
+    They differ exactly where ``TokenizerIdentity.sha256`` does. ``serving`` adds what two servers
     show beyond that: the end token, the post-processor and the chat template.
     """
     one, two = map(read_vocabulary, (a, b))
@@ -97,7 +102,7 @@ def tokenizer_difference(
         "merge {} is": [dict(enumerate(each.merges)) for each in (one, two)],
         "the flags of added token {!r} are": [one.added, two.added],
         "{} is": [
-            {k: x for k, x in {**v.roles, **v.steps}.items() if served or k in for_a_draft}
+            {k: x for k, x in {**v.roles, **v.steps}.items() if serving or k in for_a_draft}
             for v in (one, two)
         ],
     }
@@ -112,7 +117,7 @@ def tokenizer_difference(
             )
             where = f"{first} in the {names[0]} and {second} in the {names[1]}"
             return f"{title.format(keys[0])} {where}{count}"
-    if served and len({(read_chat_template(path) or "").strip() for path in (a, b)}) > 1:
+    if serving and len({(read_chat_template(path) or "").strip() for path in (a, b)}) > 1:
         return f"the {names[0]} and the {names[1]} have different chat templates"
     return None
 

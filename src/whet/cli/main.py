@@ -67,6 +67,7 @@ _REMOVED: Final = {
     "python -m lab.testbed 7b OUT, with the same options",
     "break-even": "whet break-even is now part of a run: give a variant speculation with "
     "synthetic_acceptance: [0, 0.5, 1], then whet run; its report has the map",
+    "plan --spec": "whet plan --spec is gone: write a whet.yaml with whet init",
     "calibrate": "whet calibrate is gone: measure what whet plan proposes, with whet run",
     "quantize --compare": "whet quantize --compare is now a run: write preset: schemes into "
     "whet.yaml, then whet run; its report has the table",

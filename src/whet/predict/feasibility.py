@@ -277,7 +277,7 @@ def _same_model(case: _Case) -> Iterator[Problem]:
             )
             return
     difference = tokenizer_difference(
-        Path(case.target.path), Path(case.stored.path), names=names, served=True
+        Path(case.target.path), Path(case.stored.path), names=names, serving=True
     )
     if difference is None and one.eos_token_ids != two.eos_token_ids:
         difference = (

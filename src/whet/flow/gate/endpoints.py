@@ -124,7 +124,7 @@ def refuse_other_tokenizer(candidate: Candidate, baseline: Path) -> None:
     if candidate.tokenizer is None or candidate.tokenizer.resolve() == baseline.resolve():
         return
     problem = tokenizer_difference(
-        baseline, candidate.tokenizer, names=("baseline", "target"), served=True
+        baseline, candidate.tokenizer, names=("baseline", "target"), serving=True
     )
     if problem is not None:
         raise InfeasibleError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat, PositiveInt
@@ -50,7 +49,3 @@ class PlanOptions:
     """US$ an hour of a GPU in place of the built-in price: "H100 SXM=2.2,L4=0.5"."""
     max_model_len: PositiveInt | None = None
     """Longest request in tokens. Default: the longest of the workload, in steps of 1,024."""
-    memory: bool = False
-    """Show the memory of the first GPU by concurrency and context instead, in GiB a GPU."""
-    spec: Path | None = None
-    """File to write: a whet.yaml that measures the best predicted configurations."""

@@ -16,7 +16,6 @@ from whet.flow.plan.candidates import candidates_of
 from whet.flow.plan.options import PlanOptions
 from whet.metrics.objective_text import parse_objective
 from whet.predict.plan.evaluate import Prediction, evaluate
-from whet.predict.plan.fit import Fit, memory_table
 from whet.predict.plan.traffic import PlannedTraffic, read_traffic
 from whet.requests.trace import Reading
 
@@ -91,15 +90,6 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     if not plan.front:
         raise InfeasibleError(_nothing(plan))
     return plan
-
-
-def make_memory_table(folder: Path, options: PlanOptions) -> list[Fit]:
-    """The memory of every precision on the first GPU and layout that are considered."""
-    target, traffic = read_facts(folder), _traffic(options)
-    candidates = list(candidates_of(target, traffic, options))
-    first = (candidates[0].gpu, candidates[0].parallel)
-    chosen = [each for each in candidates if (each.gpu, each.parallel) == first]
-    return list(memory_table(chosen, target))
 
 
 def _traffic(options: PlanOptions) -> PlannedTraffic:
