@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from whet.checkpoint import read_facts, tokenizer_difference, weights_facts
-from whet.checkpoint.headers import read_headers
 from whet.core.errors import CheckpointError
 from whet.core.provenance import Device
 from whet.core.records.engine import Variant
@@ -168,7 +167,6 @@ def _demand(spec: Spec, target: ModelFacts) -> Demand:
 def _problems(case: _Case, memory: MemoryPlan) -> Iterator[Problem]:
     yield from _same_model(case)
     yield from _draft(case)
-    yield from _own_head(case)
     yield from _adapters(case)
     yield from _scheduler(case)
     lengths = tuple(_lengths(case))
@@ -310,20 +308,6 @@ def _draft(case: _Case) -> Iterator[Problem]:
             "vocabulary",
             f"the target's vocab_size is {case.target.vocab_size} and the draft's "
             f"{case.draft.vocab_size}; choose a draft of the same vocab_size",
-        )
-
-
-def _own_head(case: _Case) -> Iterator[Problem]:
-    """vLLM quantizes a copy of the target's output head; a draft's own is no such copy."""
-    speculation = case.variant.speculation
-    if speculation is None or "draft_lm_head_quantization" not in dict(speculation.options):
-        return
-    folder = None if speculation.draft_path is None else Path(speculation.draft_path)
-    if folder is not None and folder.is_dir() and "lm_head.weight" in read_headers(folder):
-        yield case.problem(
-            "vocabulary",
-            f"{folder.name} brings an output head of its own, and draft_lm_head_quantization is of "
-            "the target's; leave it out",
         )
 
 

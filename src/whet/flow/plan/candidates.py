@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.numbers import MOST_DRAFTED, above_zero, count_of
+from whet.core.numbers import above_zero
 from whet.core.records.engine import Scalar, Variant
 from whet.core.records.model import ModelFacts
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
@@ -44,9 +44,8 @@ def candidates_of(
         _layouts(options),
         forms.items(),
         [each.strip() for each in options.kv_cache.split(",")],
-        [None, *_speculations(options.speculation)],
     )
-    for (gpu, parallel), (weights, stored), kv_cache, speculation in choices:
+    for (gpu, parallel), (weights, stored), kv_cache in choices:
         unusual = options.weights is None and not _usual(stored.stored.scheme, gpu)
         if unusual or not parallel.suits(stored):
             continue
@@ -60,7 +59,7 @@ def candidates_of(
             gpu=gpu,
             parallel=parallel,
             variant=Variant(
-                name=name if speculation is None else f"{name}, head K={speculation[0]}",
+                name=name,
                 weights=weights,
                 scheme=stored.stored.scheme,
                 model_path=target.path,
@@ -70,24 +69,7 @@ def candidates_of(
             ),
             stored=stored,
             price=prices.get(gpu, CUDA[gpu].price),
-            speculation=speculation,
         )
-
-
-def _speculations(text: str | None) -> Iterator[tuple[int, float]]:
-    """K and acceptance length."""
-    if text is None:
-        return
-    tokens, _, length = text.partition(":")
-    try:
-        number, accepted = count_of(tokens, MOST_DRAFTED), above_zero(length)
-    except ValueError as error:
-        raise UsageError(f"--speculation {text!r}: write K:LENGTH, such as 4:3.4") from error
-    if not 1 <= accepted <= number + 1:
-        raise UsageError(
-            f"--speculation {text!r}: with K proposed tokens the acceptance length is 1 to K + 1"
-        )
-    yield number, accepted
 
 
 def _usual(scheme: str, gpu: str) -> bool:

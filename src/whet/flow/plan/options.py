@@ -42,9 +42,6 @@ class PlanOptions:
     GPU. A quantized checkpoint is planned as stored."""
     kv_cache: str = "auto"
     """Types of the KV cache to consider, such as auto,fp8."""
-    speculation: str | None = None
-    """Consider a speculation head too: K:LENGTH, such as 4:3.4 for four proposed tokens and an
-    acceptance length of 3.4, which is yours to measure."""
     prices: str | None = None
     """US$ an hour of a GPU in place of the built-in price: "H100 SXM=2.2,L4=0.5"."""
     max_model_len: PositiveInt | None = None

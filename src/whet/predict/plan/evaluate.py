@@ -21,13 +21,11 @@ from whet.predict.hardware import CUDA
 from whet.predict.memory import Demand, plan_memory
 from whet.predict.performance import (
     Calibration,
-    Draft,
     Limits,
     Request,
     Simulated,
     StepModel,
     calibration_of,
-    head_work,
     simulate,
     work_of,
 )
@@ -43,17 +41,13 @@ _LEAST: Final = 48
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A layout of GPUs, and the variant that they serve; ``stored`` are its weights' facts.
-
-    ``speculation`` is K and the acceptance length of a head that is taken for granted.
-    """
+    """A layout of GPUs, and the variant that they serve; ``stored`` are its weights' facts."""
 
     gpu: str
     parallel: Parallelism
     variant: Variant
     stored: ModelFacts
     price: float
-    speculation: tuple[int, float] | None = None
 
     @property
     def devices(self) -> int:
@@ -164,10 +158,6 @@ def _engines(
     empty = Prediction(candidate=candidate, memory=memory, calibration=calibration)
     if not memory.fits:
         return replace(empty, missed="does not fit")
-    draft = None
-    if candidate.speculation is not None:
-        tokens, length = candidate.speculation
-        draft = Draft(tokens=tokens, length=length, work=head_work(work))
     limits = Limits(
         batched_tokens=settings.batched_tokens * work.ranks,
         max_seqs=settings.max_seqs * work.ranks,
@@ -178,7 +168,7 @@ def _engines(
     )
     return _Engines(
         empty=empty,
-        model=StepModel(work, gpu.sheet, calibration.coefficients, draft=draft),
+        model=StepModel(work, gpu.sheet, calibration.coefficients),
         limits=limits,
         count=settings.data_parallel // work.ranks,
     )
