@@ -16,8 +16,7 @@ from tests.levers.recorded import log, pages
 from whet.core.records.engine import ResolvedEngine, Speculation
 from whet.core.records.evidence import EngineFacts
 from whet.core.spec import EngineSpec
-from whet.engines.compatibility import lookup
-from whet.engines.installed import Installed
+from whet.engines.compatibility import Installed, lookup
 from whet.engines.machine import Machine
 from whet.engines.vllm import VllmEngine, limits
 from whet.engines.vllm.limits import limitation

@@ -13,7 +13,7 @@ from tests.levers.planted import SILENT, start
 from tests.levers.recorded import log
 from whet.core.records.engine import Scalar, Speculation
 from whet.core.records.evidence import EngineFacts
-from whet.engines.installed import Installed
+from whet.engines.compatibility import Installed
 from whet.engines.vllm.limits import limitation
 from whet.levers import judge_start, labels, lever_env
 

@@ -10,10 +10,9 @@ from whet.core.counters import CACHE_CONFIG
 from whet.core.protocols import Dialect, Engine
 from whet.core.records.engine import ResolvedEngine, Scalar, Variant
 from whet.core.records.evidence import Declared, EngineFacts
+from whet.engines.compatibility import Installed, PlannedMachine
 from whet.engines.deployment import DeploymentPlanner
 from whet.engines.failures import Failures
-from whet.engines.installed import Installed
-from whet.engines.planned import PlannedMachine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,8 +11,14 @@ from typing import Any, get_args
 
 from whet.core.provenance import Device, find_device
 from whet.engines import EngineProfile, get_profile
-from whet.engines.compatibility import Row, compatibility_rows
-from whet.engines.installed import Installed, LeverStatus, Status, lever_statuses
+from whet.engines.compatibility import (
+    Installed,
+    LeverStatus,
+    Row,
+    Status,
+    compatibility_rows,
+    lever_statuses,
+)
 from whet.engines.machine import Machine, cpu_features, find_machine
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from whet.checkpoint import read_facts, tokenizer_difference, weights_facts
+from whet.checkpoint.lora import foreign_width
 from whet.core.errors import CheckpointError
 from whet.core.provenance import Device
 from whet.core.records.engine import Variant
 from whet.core.records.model import ModelFacts
 from whet.core.records.plan import MemoryPlan, Problem, ProblemKind
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
-from whet.predict.adapters import foreign_width
 from whet.predict.disk import DiskUse, disk_uses
 from whet.predict.memory import Demand, plan_memory
 from whet.predict.predict import predict_checkpoint

@@ -15,10 +15,9 @@ from whet.core.hub import snapshot_of
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import public_env
 from whet.core.units import GIB
+from whet.engines.compatibility import version_of
 from whet.engines.deployment import Deployment, LeftOut, Mount
-from whet.engines.vllm import buckets
-from whet.engines.vllm.flags import adapter_word
-from whet.engines.vllm.hub_words import by_hub_id
+from whet.engines.vllm.flags import adapter_word, by_hub_id
 from whet.engines.vllm.measuring import (
     SHARE,
     Flag,
@@ -49,6 +48,24 @@ _OURS: Final = frozenset({"host", "port", "model", "revision", "served-model-nam
 _NO_FILES: Final = frozenset({"root-path"})
 """Flags whose values begin with a slash and name no file."""
 _PARALLEL: Final = ("tensor", "pipeline", "data")
+_BUCKETS: Final = "custom-histogram-buckets"
+SINCE: Final = "0.32"
+"""The first version that is known to have the flag; 0.26 has not."""
+DEFAULTS: Final[Mapping[str, tuple[float, ...]]] = {
+    "time_to_first_token": (
+        *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+        *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+    ),
+    "inter_token_latency": (
+        *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+        *(10.0, 20.0, 40.0, 80.0),
+    ),
+    "request_latency": (
+        *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+        *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+    ),
+}
+"""vllm/v1/metrics/buckets.py of 0.32, by family; TPOT has the edges of ``inter_token_latency``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +97,8 @@ def plan_deployment(
     flags, env, left = _portable(resolved, shared=shared)
     flags, places, notes = _placed(flags, resolved)
     tag = image_tag or _tag(resolved.engine_version)
-    edges = buckets.bucket_edges(edges_s or {}, _version(tag, resolved))
-    bucket_words = () if buckets.FLAG in dict(flags) else buckets.bucket_words(edges)
+    edges = bucket_edges(edges_s or {}, _version(tag, resolved))
+    edge_words = () if _BUCKETS in dict(flags) else bucket_words(edges)
     model, name = places[0], resolved.served_model_name
     at_revision = () if model.revision is None else ("--revision", model.revision)
     user, home = _IMAGE_USER
@@ -96,7 +113,7 @@ def plan_deployment(
         revision=model.revision,
         served_model_name=name,
         model_words=(model.name, *at_revision, "--served-model-name", name),
-        words=(*(word for flag in flags for word in _words(flag)), *bucket_words),
+        words=(*(word for flag in flags for word in _words(flag)), *edge_words),
         env=tuple(sorted(env.items())),
         mounts=tuple(place.mount for place in places if place.mount is not None),
         gpus=_gpus(dict(flags)),
@@ -109,7 +126,7 @@ def plan_deployment(
         probe_body=json.dumps({"model": name, "prompt": "Hi", "max_tokens": 1}),
         api_key_variable="VLLM_API_KEY",
         hub_token_variable="HF_TOKEN",
-        local_argv=(*local_argv, *bucket_words),
+        local_argv=(*local_argv, *edge_words),
         local_env=tuple(local_env.items()),
         edges_s=edges,
         left_out=_left_out(left),
@@ -283,3 +300,20 @@ def _with_adapters(flag: Flag, adapters: dict[str, _Place]) -> Flag:
     if flag[0] != "lora-modules":
         return flag
     return flag[0], tuple(adapter_word(name, place.name) for name, place in adapters.items())
+
+
+def bucket_edges(
+    edges_s: Mapping[str, tuple[float, ...]], version: str
+) -> dict[str, tuple[float, ...]]:
+    """Every edge by family: the defaults, and ``edges_s`` where ``version`` can have them."""
+    exact = version_of(version) >= version_of(SINCE)
+    return {
+        family: tuple(sorted({*default, *(edges_s.get(family, ()) if exact else ())}))
+        for family, default in DEFAULTS.items()
+    }
+
+
+def bucket_words(edges: Mapping[str, tuple[float, ...]]) -> tuple[str, ...]:
+    """The flag that sets ``edges``; families with the default ones are left out."""
+    changed = {name: each for name, each in edges.items() if each != DEFAULTS[name]}
+    return (f"--{_BUCKETS}", json.dumps(changed)) if changed else ()

@@ -14,8 +14,7 @@ from typing import Final
 from whet.core.flags import plain_args, rust_frontend, settings_of
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.spec import GGUF_SCHEMES
-from whet.engines.compatibility import lookup, version_of
-from whet.engines.installed import Installed, is_blocked
+from whet.engines.compatibility import Installed, is_blocked, lookup, version_of
 from whet.engines.machine import Machine, find_machine
 
 _TOOLKITS: Final = Path("/usr/local")

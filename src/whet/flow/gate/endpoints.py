@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.checkpoint import locate, locate_without_weights, read_facts, tokenizer_difference
-from whet.checkpoint.kv_scales import kv_scales_problem
+from whet.checkpoint.doubts import kv_scales_problem
 from whet.client import HttpError, get_text
 from whet.core.errors import (
     EngineStartError,

@@ -21,8 +21,8 @@ from whet.core.records.model import ModelFacts
 from whet.core.redact import one_line
 from whet.core.spec import EngineSpec, QualitySpec, Spec, TrafficSpec, parse_spec
 from whet.core.units import GIB, human_bytes
+from whet.engines.compatibility import PlannedMachine
 from whet.engines.machine import find_capability
-from whet.engines.planned import PlannedMachine
 from whet.flow.init.options import InitOptions
 from whet.flow.init.profile import LogProfile, answers_known, name_of, profile_log
 from whet.flow.init.variants import Proposal, propose
