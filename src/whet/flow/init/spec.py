@@ -176,9 +176,9 @@ def _data(choice: _Choice) -> dict[str, object]:
         "engine": engine,
         "quality": quality,
         "recipes": {
-            each.recipe: settings_of(each.made) | {"calibration": calibration}
+            each.value["weights"]: settings_of(each.made) | {"calibration": calibration}
             for each in choice.proposals
-            if each.recipe is not None and each.made is not None
+            if each.made is not None
         },
         "baseline": choice.proposals[0].name,
         "variants": {each.name: each.value for each in choice.proposals},
