@@ -211,8 +211,7 @@ def _scheduler(case: _Case) -> Iterator[Problem]:
         yield case.problem(
             "settings",
             f"max_num_batched_tokens {settings.batched_tokens} is below max_num_seqs "
-            f"{settings.max_seqs}: a step must have room for one token of each request; set "
-            f"max_num_batched_tokens to at least {settings.max_seqs}, or lower max_num_seqs",
+            f"{settings.max_seqs}; set it to at least {settings.max_seqs}, or lower max_num_seqs",
         )
     if not settings.chunked_prefill and settings.batched_tokens < settings.max_model_len:
         yield case.problem(
@@ -232,8 +231,7 @@ def _scheduler(case: _Case) -> Iterator[Problem]:
     if settings.expert_parallel and case.target.experts is None:
         yield case.problem(
             "settings",
-            "enable_expert_parallel needs a mixture of experts, and "
-            f"{case.target.architecture} is dense; leave it out",
+            f"enable_expert_parallel: {case.target.architecture} is dense; leave it out",
         )
 
 
@@ -299,9 +297,8 @@ def _draft(case: _Case) -> Iterator[Problem]:
         difference = tokenizer_difference(Path(case.target.path), Path(case.draft.path))
         yield case.problem(
             "tokenizer",
-            "the draft's tokenizer is not the target's, so its proposals would be rejected: "
-            f"{difference}; "
-            "choose a draft made for this target",
+            f"the draft's tokenizer is not the target's: {difference}; choose a draft made for "
+            "this target",
         )
     elif case.draft.vocab_size != case.target.vocab_size:
         yield case.problem(

@@ -101,13 +101,13 @@ _SMALLER_BLOCKS: Final = frozenset({"q5_0", "q5_1", "q8_0", "iq4_nl"})
 """Stored by llama-quantize in place of a k-quant where rows are not a multiple of 256."""
 
 
-def _types(*names: str) -> SchemeKernels:
+def _scheme(*names: str) -> SchemeKernels:
     """Each type has a kernel of its own; one of another scheme's says that the file is not it."""
     return SchemeKernels(native=frozenset(names) | _SMALLER_BLOCKS, fallback=frozenset())
 
 
 KERNELS: Final = {
-    "Q4_K_M": _types("q4_K", "q5_K", "q6_K"),
-    "Q5_K_M": _types("q5_K", "q6_K"),
-    "Q8_0": _types("q8_0"),
+    "Q4_K_M": _scheme("q4_K", "q5_K", "q6_K"),
+    "Q5_K_M": _scheme("q5_K", "q6_K"),
+    "Q8_0": _scheme("q8_0"),
 }
