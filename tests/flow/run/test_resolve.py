@@ -42,16 +42,23 @@ def adapter(folder: Path, rank: int) -> str:
 def test_the_variants_flags_win_over_its_lever_keys_and_those_over_the_engines(
     tmp_path: Path,
 ) -> None:
-    engine = {"name": "fake", "args": {"linear_backend": "torch", "max_num_seqs": 1, "seed": 7}}
-    keys = {"weights": "awq", "kernels": "marlin", "args": {"max_num_seqs": 64}}
+    engine = {
+        "name": "fake",
+        "args": {"performance_mode": "balanced", "max_num_seqs": 1, "seed": 7},
+    }
+    keys = {"performance_mode": "throughput", "args": {"max_num_seqs": 64}}
     found = variant(tmp_path, keys, engine=engine)
-    assert dict(found.engine_args) == {"seed": 7, "linear_backend": "marlin", "max_num_seqs": 64}
+    assert dict(found.engine_args) == {
+        "seed": 7,
+        "performance_mode": "throughput",
+        "max_num_seqs": 64,
+    }
     assert len(found.engine_args) == 3
 
 
 def test_its_own_flags_are_those_of_its_keys_and_of_args(tmp_path: Path) -> None:
-    found = variant(tmp_path, {"weights": "awq", "kernels": "marlin", "args": {"seed": 1}})
-    assert set(found.own_args) == {"linear_backend", "seed"}
+    found = variant(tmp_path, {"performance_mode": "throughput", "args": {"seed": 1}})
+    assert set(found.own_args) == {"performance_mode", "seed"}
     assert variant(tmp_path / "plain", {}).own_args == ()
 
 
