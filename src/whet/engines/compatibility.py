@@ -184,12 +184,8 @@ def _rank(row: Row) -> tuple[int, bool, int, int, Version]:
         "*" not in first,
         len(others),
         machine_rank(row.machine),
-        _basis_version(row),
+        max((_numbers(match) for match in _VERSION.finditer(row.basis)), default=(0, 0, 0)),
     )
-
-
-def _basis_version(row: Row) -> Version:
-    return max((_numbers(match) for match in _VERSION.finditer(row.basis)), default=(0, 0, 0))
 
 
 def _numbers(match: re.Match[str]) -> Version:

@@ -96,8 +96,10 @@ def plan_deployment(
     local_argv, local_env, local_left = _local(resolved, shared=shared)
     flags, env, left = _portable(resolved, shared=shared)
     flags, places, notes = _placed(flags, resolved)
-    tag = image_tag or _tag(resolved.engine_version)
-    edges = bucket_edges(edges_s or {}, _version(tag, resolved))
+    release = _RELEASE.match(resolved.engine_version)
+    tag = image_tag or (f"v{release[0]}" if release else "latest")
+    known = _RELEASE.match(tag.removeprefix("v"))
+    edges = bucket_edges(edges_s or {}, known[0] if known else resolved.engine_version)
     edge_words = () if _BUCKETS in dict(flags) else bucket_words(edges)
     model, name = places[0], resolved.served_model_name
     at_revision = () if model.revision is None else ("--revision", model.revision)
@@ -116,7 +118,7 @@ def plan_deployment(
         words=(*(word for flag in flags for word in _words(flag)), *edge_words),
         env=tuple(sorted(env.items())),
         mounts=tuple(place.mount for place in places if place.mount is not None),
-        gpus=_gpus(dict(flags)),
+        gpus=prod(int(dict(flags).get(f"{kind}-parallel-size", ("1",))[0]) for kind in _PARALLEL),
         port=8000,
         user=user,
         home=home,
@@ -164,22 +166,6 @@ def _placed(
     return flags, places, notes
 
 
-def _tag(version: str) -> str:
-    match = _RELEASE.match(version)
-    return f"v{match[0]}" if match else "latest"
-
-
-def _version(tag: str, resolved: ResolvedEngine) -> str:
-    """The version of an image, the measured one where its tag does not say."""
-    match = _RELEASE.match(tag.removeprefix("v"))
-    return match[0] if match else resolved.engine_version
-
-
-def _gpus(flags: Mapping[str, tuple[str, ...]]) -> int:
-    sizes = (flags.get(f"{kind}-parallel-size", ("1",)) for kind in _PARALLEL)
-    return prod(int(values[0]) for values in sizes)
-
-
 def _words(flag: Flag) -> tuple[str, ...]:
     name, values = flag
     return (f"--{name}", *values)
@@ -205,7 +191,8 @@ def _portable(
     for flag in [flag for flag in flags if flag[0].removeprefix("no-") in _CPU_FLAGS and on_cpu]:
         flags.remove(flag)
         left.append((_OF_A_CPU, " ".join(_words(flag))))
-    for name in [name for name in env if on_cpu and _of_a_cpu(name)]:
+    cpu_env = [name for name in env if name.startswith(_CPU_ENV_PREFIX) or name in _CPU_ENV]
+    for name in cpu_env if on_cpu else ():
         left.append((_OF_A_CPU, f"{name}={env.pop(name)}"))
     return [flag for flag in flags if flag[0] not in _OURS], env, left
 
@@ -261,10 +248,6 @@ def _left_out(left: _Left) -> tuple[LeftOut, ...]:
         LeftOut(why=why, settings=tuple(text for other, text in left if other == why))
         for why in reasons
     )
-
-
-def _of_a_cpu(variable: str) -> bool:
-    return variable.startswith(_CPU_ENV_PREFIX) or variable in _CPU_ENV
 
 
 def _place(path: str, variable: str, *, prefix: str = "") -> _Place:

@@ -18,6 +18,7 @@ from whet.quant.suitability import working_recipes
 _COPIED: Final = 0.3
 """Share of trigrams from the prompt, from which on n-grams are worth a try."""
 _KV_SHARE: Final = 0.3
+"""Share of the memory that the KV cache of so many long requests takes, at least."""
 _MANY: Final = 64
 _FP8_SINCE: Final = (8, 9)
 _INT8_SINCE: Final = (8, 0)
@@ -99,14 +100,9 @@ def _reasons(
     """(recipe, why it is proposed)."""
     if device.kind == "cuda" and capability >= _FP8_SINCE:
         yield "fp8", "half the weights, and this card computes in FP8"
-        if _kv_share(target, device, profile) > _KV_SHARE:
+        if _MANY * target.kv_bytes(profile.traffic.p99) > _KV_SHARE * device.memory_bytes:
             yield "fp8-kv", "the KV cache limits how many fit: in FP8 it holds twice them"
     elif device.kind == "cuda" and capability >= _INT8_SINCE:
         yield "int8", "half the weights, and this card computes in INT8"
     if device.kind == "cpu" or capability >= _QUANTIZED_SINCE:
         yield "awq", "a quarter of the weights; pays where few are in flight"
-
-
-def _kv_share(target: ModelFacts, device: Device, profile: LogProfile) -> float:
-    """Share of the device's memory that the KV cache of 64 long requests takes."""
-    return _MANY * target.kv_bytes(profile.traffic.p99) / device.memory_bytes

@@ -38,11 +38,6 @@ class Plan:
     predictions: tuple[Prediction, ...]
     front: tuple[Prediction, ...]
 
-    @property
-    def met(self) -> tuple[Prediction, ...]:
-        """Those that meet the objective."""
-        return tuple(each for each in self.predictions if each.missed is None)
-
     def replicas(self, prediction: Prediction) -> int:
         """Replicas for the planned rate, or one."""
         return 1 if self.rate is None else math.ceil(self.rate / prediction.requests_per_s)

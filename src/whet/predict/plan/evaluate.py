@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from statistics import fmean
 from typing import Final
 
@@ -22,7 +23,6 @@ from whet.predict.memory import Demand, plan_memory
 from whet.predict.performance import (
     Calibration,
     Limits,
-    Request,
     Simulated,
     StepModel,
     calibration_of,
@@ -77,11 +77,8 @@ class Prediction:
     calibration: Calibration
     in_flight: int = 0
     requests_per_s: float = math.nan
-    tokens_per_s: float = math.nan
     latencies: tuple[tuple[str, float], ...] = ()
     cost_per_1m: float = math.nan
-    preemptions: int = 0
-    kv_share: float = math.nan
     bound: str = ""
     missed: str | None = None
 
@@ -182,34 +179,22 @@ def _at(engines: _Engines, traffic: PlannedTraffic, size: int) -> Prediction:
     """
     busy = min(engines.count, size)
     share = math.ceil(size / busy)
-    requests = _repeated(traffic.requests, max(_ROUNDS * share, _LEAST))
+    requests = list(islice(cycle(traffic.requests), max(_ROUNDS * share, _LEAST)))
     result = simulate(requests, engines.model, engines.limits, in_flight=share)
     skip = min(share, len(requests) // 2)
     steady = result.requests[skip : len(requests) - skip] or result.requests[skip:]
     rate = size / fmean(each.e2e_s for each in steady)
     tokens = rate * fmean(each.output for each in requests)
     candidate = engines.empty.candidate
+    name, part = largest_part(result, engines.model, engines.limits, share)
     return replace(
         engines.empty,
         in_flight=size,
         requests_per_s=rate,
-        tokens_per_s=tokens,
         latencies=tuple(_latencies(result, skip=skip)),
         cost_per_1m=usd_per_1m_tokens(tokens, candidate.price * candidate.devices),
-        preemptions=result.preemptions,
-        kv_share=result.peak_tokens / engines.limits.kv_tokens,
-        bound=_bound(result, engines.model, engines.limits, share),
+        bound=name if part is None else f"{name} {part:.0%}",
     )
-
-
-def _bound(result: Simulated, model: StepModel, limits: Limits, size: int) -> str:
-    """What limits the rate at ``size`` in flight: ``weights 43%``, ``front end``."""
-    name, share = largest_part(result, model, limits, size)
-    return name if share is None else f"{name} {share:.0%}"
-
-
-def _repeated(requests: Sequence[Request], count: int) -> list[Request]:
-    return [requests[index % len(requests)] for index in range(count)]
 
 
 def _latencies(result: Simulated, *, skip: int) -> list[tuple[str, float]]:
