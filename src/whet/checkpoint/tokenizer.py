@@ -18,6 +18,8 @@ _ROLES: Final = ("bos_token", "unk_token")
 _STEPS: Final = ("normalizer", "pre_tokenizer", "decoder")
 _CUT: Final = 80
 _SAVE: Final = "write it with AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+_OPTIONS: Final = {"local_files_only": True, "trust_remote_code": False, "model_max_length": 2**62}
+"""Without a length the library warns at every text that is longer than the model reads."""
 _GENERIC: Final = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes that take tokenizer.json as it is; ``AutoTokenizer`` would import torch first."""
 
@@ -42,12 +44,7 @@ def load_tokenizer(folder: Path) -> Any:
     generic = name in _GENERIC and (folder / "tokenizer.json").exists()
     try:
         kind: Any = transformers.PreTrainedTokenizerFast if generic else transformers.AutoTokenizer
-        return kind.from_pretrained(
-            str(folder),
-            local_files_only=True,
-            trust_remote_code=False,
-            model_max_length=2**62,  # without a warning at each longer text
-        )
+        return kind.from_pretrained(str(folder), **_OPTIONS)
     except Exception as error:
         # The tokenizers library raises the class Exception itself, so no narrower one would do.
         if type(error) is not Exception and not isinstance(error, OSError | ValueError | KeyError):
@@ -62,28 +59,25 @@ def load_tokenizer(folder: Path) -> Any:
 def tokenizer_identity(path: Path) -> TokenizerIdentity:
     """The identity of the tokenizer in ``path``; ``CheckpointError`` without tokenizer.json."""
     v = read_vocabulary(path)
-    content = [
-        sorted(v.ids.items(), key=lambda item: (item[1], item[0])),
-        v.merges,
-        sorted(v.added.items()),
-        [(role, v.roles[role]) for role in _ROLES],
-        [(step, v.steps[step]) for step in _STEPS],
-    ]
+    ids = sorted(v.ids.items(), key=lambda item: (item[1], item[0]))
+    around = [[(role, v.roles[role]) for role in _ROLES], [(s, v.steps[s]) for s in _STEPS]]
+    content = [ids, v.merges, sorted(v.added.items()), *around]
     config = read_json_if_any(path / "config.json")
     text = config.get("text_config")  # where multimodal models keep these keys
     config = text | config if isinstance(text, dict) else config
     generation = read_json_if_any(path / "generation_config.json")  # an engine reads it first
-    ids = {role: v.ids.get(token or "") for role, token in v.roles.items()}
-    begin, ends = config.get("bos_token_id"), generation.get("eos_token_id")
-    ends = config.get("eos_token_id", ids["eos_token"]) if ends is None else ends
-    ends = ends if isinstance(ends, list) else [ends]
+    of_role = {role: v.ids.get(token or "") for role, token in v.roles.items()}
+    begin = config.get("bos_token_id") if of_role["bos_token"] is None else of_role["bos_token"]
+    ends = (generation.get("eos_token_id"), config.get("eos_token_id"), of_role["eos_token"])
+    end: Any = next((each for each in ends if each is not None), [])
+    end = end if isinstance(end, list) else [end]
     template = read_chat_template(path)
     return TokenizerIdentity(
         vocab_size=len(set(v.ids.values())),
         sha256=_sha256(json.dumps(content, ensure_ascii=True)),
         chat_template_sha256=None if template is None else _sha256(template),
-        bos_token_id=begin if ids["bos_token"] is None else ids["bos_token"],
-        eos_token_ids=tuple(sorted(each for each in ends if isinstance(each, int))),
+        bos_token_id=begin if isinstance(begin, int) else None,
+        eos_token_ids=tuple(sorted(i for i in end if isinstance(i, int))),
     )
 
 
@@ -110,10 +104,9 @@ def tokenizer_difference(
         keys = [key for key in {**here, **there} if here.get(key) != there.get(key)]
         if keys:
             count = f" ({len(keys)} differ)" if len(keys) > 1 else ""
-            values = (table.get(keys[0]) for table in (here, there))
             first, second = (
                 "missing" if value is None else repr("plain" if value == "" else value)[:_CUT]
-                for value in values
+                for value in (here.get(keys[0]), there.get(keys[0]))
             )
             where = f"{first} in the {names[0]} and {second} in the {names[1]}"
             return f"{title.format(keys[0])} {where}{count}"
@@ -149,9 +142,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
         merges=tuple(" ".join(pair) for pair in data["model"].get("merges") or ()),
         added={token["content"]: " ".join(f for f in _FLAGS if token[f]) for token in added},
         roles=roles,
-        steps={
-            name: json.dumps(data[name], sort_keys=True) for name in (*_STEPS, "post_processor")
-        },
+        steps={s: json.dumps(data[s], sort_keys=True) for s in (*_STEPS, "post_processor")},
     )
 
 
