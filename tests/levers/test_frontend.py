@@ -31,8 +31,6 @@ def made(value: str, **args: Scalar) -> Any:
     ("flag", "word"),
     [
         ({"api_server_count": 4}, "ignores api_server_count"),
-        ({"middleware": "m.M"}, "does not start with middleware"),
-        ({"override_generation_config": "{}"}, "does not start with override_generation_config"),
         ({"renderer_num_workers": 4}, "ignores renderer_num_workers"),
     ],
 )

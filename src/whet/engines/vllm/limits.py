@@ -23,22 +23,6 @@ _LIBRARY_FLAGS: Final = ("linear_backend", "kernel_config.linear_backend_per_qua
 OLDEST: Final = (0, 26, 0)
 COMPILERS: Final = ("cuda-bindings", "nvidia-cuda-nvcc")
 """Either package lets Humming compile where the host has no ``nvcc``."""
-_NOT_IN_RUST: Final = frozenset(
-    {"aggregate_engine_logging", "allowed_local_media_path", "allowed_media_domains", "config"}
-    | {"collect_detailed_traces", "data_parallel_external_lb", "data_parallel_hybrid_lb"}
-    | {"data_parallel_rank", "default_mm_loras", "enable_elastic_ep", "enable_fault_tolerance"}
-    | {"enable_force_include_usage", "enable_log_deltas", "enable_log_outputs", "grpc"}
-    | {"enable_offline_docs", "enable_prompt_embeds", "enable_ssl_refresh", "fingerprint_mode"}
-    | {"enable_tower_connector_lora", "fingerprint_value", "h11_max_header_count", "hf_token"}
-    | {"h11_max_incomplete_event_size", "io_processor_plugin", "kv_sharing_fast_prefill"}
-    | {"log_config_file", "log_error_stack", "max_log_len", "max_num_queued_reqs", "middleware"}
-    | {"max_num_queued_tokens", "media_io_kwargs", "mm_hasher_algorithm", "mm_processor_device"}
-    | {"mm_ipc_gpu_memory_gb", "mm_processor_cache_gb", "mm_processor_cache_type", "mm_tensor_ipc"}
-    | {"mm_processor_kwargs", "otlp_traces_endpoint", "override_generation_config", "root_path"}
-    | {"reasoning_parser_plugin", "response_role", "skip_tokenizer_init", "tokens_only"}
-    | {"tool_parser_plugin", "tool_server", "trust_request_mm_kwargs", "uvicorn_log_level"}
-)
-"""Flags at which the Rust front end ends (0.33, each tried)."""
 _IGNORED_IN_RUST: Final = frozenset(
     {"disable_access_log_for_endpoints", "enable_flash_late_interaction", "renderer_num_workers"}
     | {"enable_server_load_tracking"}
@@ -104,7 +88,7 @@ def _several_servers(variant: Variant, installed: Installed) -> str | None:
 
 
 def _not_in_rust(variant: Variant) -> str | None:
-    """What the Rust front end refuses or ignores."""
+    """What the Rust front end ignores; what it refuses it says itself."""
     if not rust_frontend(variant.env):
         return None
     if api_server_count(variant) > 1:
@@ -112,10 +96,8 @@ def _not_in_rust(variant: Variant) -> str | None:
             "vLLM's Rust front end is one process and ignores api_server_count; leave that or "
             "frontend: rust out"
         )
-    flags = plain_args(variant).keys()
-    for does, names in (("does not start with", _NOT_IN_RUST), ("ignores", _IGNORED_IN_RUST)):
-        if flag := ", ".join(sorted(flags & names)):
-            return f"vLLM's Rust front end {does} {flag}; leave that or frontend: rust out"
+    if flag := ", ".join(sorted(plain_args(variant).keys() & _IGNORED_IN_RUST)):
+        return f"vLLM's Rust front end ignores {flag}; leave that or frontend: rust out"
     return None
 
 
