@@ -142,7 +142,7 @@ def test_a_disk_that_fills_up_is_a_storage_error(
 @pytest.mark.parametrize(
     ("access", "status", "revision", "sentence"),
     [
-        ("missing", None, None, "no such model on the hub; correct the name"),
+        ("missing", None, None, "nor a model on the hub; correct the name"),
         ("private", None, None, "set HF_TOKEN if it is private"),
         ("gated", None, None, "is gated: accept its terms on its hub page"),
         ("public", 503, None, r"cannot be fetched from the hub \(it answers 503\); try again"),

@@ -66,7 +66,7 @@ def hub_error(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (hub_error(errors.RepositoryNotFoundError), "no such model on the hub"),
+        (hub_error(errors.RepositoryNotFoundError), "nor a model on the hub"),
         (hub_error(errors.GatedRepoError), "gated: accept its terms"),
         (hub_error(errors.RevisionNotFoundError), "no revision 'v9'"),
         (errors.LocalEntryNotFoundError("offline"), "hub cannot be reached; check the network, or"),

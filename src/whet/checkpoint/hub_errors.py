@@ -93,7 +93,7 @@ def _sentence(ref: str, revision: str | None, error: Exception) -> str:
         (errors.RevisionNotFoundError, f"has no revision {revision!r}; correct model.revision"),
         (
             errors.RepositoryNotFoundError,
-            "is no folder here and no such model on the hub; correct the name, or set HF_TOKEN if "
+            "is neither a folder here nor a model on the hub; correct the name, or set HF_TOKEN if "
             "it is private",
         ),
     ):
