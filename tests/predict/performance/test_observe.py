@@ -93,5 +93,5 @@ def test_requests_of_a_rate_keep_their_arrivals() -> None:
     sent = trial([event(index=index, start_ms=250.0 * index) for index in range(4)])
     rows = timed_requests(replace(sent, load=Load.rate(4.0), loop="open"), shared=0)
     assert rows is not None
-    assert [each.arrival_s for each in rows.requests] == [0.0, 0.25, 0.5, 0.75]
-    assert rows.latencies.ttft == pytest.approx(0.010)
+    assert [each.arrival_s for each in rows[0]] == [0.0, 0.25, 0.5, 0.75]
+    assert rows[1].ttft == pytest.approx(0.010)

@@ -12,7 +12,7 @@ from whet.core.errors import UsageError
 from whet.core.hub import snapshot_of
 from whet.core.names import did_you_mean
 from whet.core.records.engine import Scalar
-from whet.engines.command import ask_python
+from whet.engines.command import all_words, ask_python
 
 _ASK_TIMEOUT_S = 180.0
 _OWNED: Final = {
@@ -81,19 +81,14 @@ def flag_words(args: Iterable[tuple[str, Scalar]], *, python: str) -> list[str]:
     The installed engine is asked only about a flag that the shipped list does not have. Raises
     ``UsageError`` for an unknown flag, one that whet sets itself, and a switch that has no "off".
     """
-    words: list[str] = []
-    wrong: list[str] = []
-    for key, value in args:
-        try:
-            name = _known_name(key, python)
-            off = _off(key, name, python) if value is False else []
-        except UsageError as error:
-            wrong.append(str(error))
-            continue
-        words += off or ([f"--{name}"] if value is True else [f"--{name}", str(value)])
-    if wrong:
-        raise UsageError("; ".join(wrong))
-    return words
+
+    def words_of(key: str, value: Scalar) -> list[str]:
+        name = _known_name(key, python)
+        if value is False:
+            return _off(key, name, python)
+        return [f"--{name}"] if value is True else [f"--{name}", str(value)]
+
+    return all_words(args, words_of)
 
 
 def adapter_word(name: str, path: str) -> str:

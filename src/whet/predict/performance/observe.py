@@ -115,6 +115,7 @@ def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obs
     servers = int(plain_args(variant).get("api_server_count", 1))
     if (rows := timed_requests(trial, shared, servers=servers)) is None:
         return
+    requests, measured = rows
     settings = read_settings(variant, target=target, device=device)
     if engines_of(variant, settings) > 1:
         return
@@ -125,9 +126,9 @@ def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obs
             run, variant, target, settings, _in_flight(trial), length=acceptance_length([trial])
         ),
         limits=limits_of(variant, settings, facts, device),
-        requests=rows.requests,
+        requests=requests,
         in_flight=_in_flight(trial),
-        measured=rows.latencies,
+        measured=measured,
     )
 
 
@@ -142,15 +143,9 @@ def _in_flight(trial: TrialRecord) -> int | None:
     return trial.load.concurrency
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TimedRequests:
-    """A trial's requests in the order they were sent, and their mean latencies."""
-
-    requests: tuple[Request, ...]
-    latencies: Latencies
-
-
-def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> TimedRequests | None:
+def timed_requests(
+    trial: TrialRecord, shared: int, *, servers: int = 1
+) -> tuple[tuple[Request, ...], Latencies] | None:
     """The requests of a closed loop, or with their arrivals at a rate; None where one failed.
 
     ``shared`` tokens of every prompt that names a prefix are taken as the prefix. Several API
@@ -170,8 +165,8 @@ def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> Time
     in_flight, begin_ns = _in_flight(trial), rows[0][0]
     counted = [row[3] for row in rows[first_wave(in_flight, len(rows)) :]]
     tpot = [each.tpot_ns for each in counted if each.tpot_ns is not None]
-    return TimedRequests(
-        requests=tuple(
+    return (
+        tuple(
             Request(
                 prompt=prompt or 1,
                 output=each.output_tokens or 1,
@@ -181,7 +176,7 @@ def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> Time
             )
             for sent_ns, prompt, name, each in rows
         ),
-        latencies=Latencies(
+        Latencies(
             ttft=mean(each.ttft_from_send_ns for each in counted) / 1e9,
             tpot=mean(tpot) / 1e9 if tpot else 0.0,
             e2e=mean(each.e2e_ns for each in counted) / 1e9,
