@@ -12,8 +12,7 @@ package, with the errors of what is held out. ``peer`` asks AIConfigurator (``ai
 an environment of its own, with its own measurements of the GPU) for the held-out cells that it has
 a form for: mean lengths, the shared prefix as ``--prefix``, its defaults otherwise; it writes
 ``results/foresight/peer.csv``. ``page`` predicts every cell with them, writes
-``results/foresight/accuracy.csv`` and the tables; cells that were measured after ``whet calibrate``
-wrote ``results/foresight/h100.calibration.json`` are predicted with that too.
+``results/foresight/accuracy.csv`` and the tables.
 """
 
 from __future__ import annotations
@@ -29,33 +28,22 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from lab.sizes import SHAPES, Sizes
 
+from benchmarks.fit import fit
 from whet.core.records.codec import decode, encode
 from whet.core.run import Run
-from whet.flow.calibrate import rounded
 from whet.predict.hardware import CUDA, known_name
 from whet.predict.performance import Coefficients, Work, calibration_of
-from whet.predict.performance.fit import Observation, fit, predict_latencies
-from whet.predict.performance.observe import observations_of
+from whet.predict.performance.observe import Observation, observations_of, predict_latencies
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "results" / "foresight"
 PAGE: Final = ROOT / "docs" / "accuracy.md"
 CALIBRATIONS: Final = ROOT / "src" / "whet" / "predict" / "performance" / "calibrations.json"
-CALIBRATED: Final = FOLDER / "h100.calibration.json"
-AFTER_IT: Final = (
-    "3B testbed, H100",
-    "3B testbed, H100, at rates",
-    "13B testbed, H100",
-    "7B testbed, H100, card 3",
-    "7B testbed, H100, card 4",
-    "7B testbed, H100, card 3 again",
-)
-"""Groups that were measured after the coefficients in ``CALIBRATED`` were committed."""
 _BEGIN: Final = "<!-- made by benchmarks/accuracy.py -->\n"
 _METRICS: Final = ("ttft", "tpot", "e2e")
 _PEER_FORMS: Final = {"16bit": "bfloat16", "FP8": "fp8", "W4A16": "int4_wo"}
@@ -128,7 +116,7 @@ def write_coefficients(gpu: str) -> None:
             "engine": next(row.engine for row in rows),
             "source": f"measured, {len(own)} cells",
             "errors": {k: round(float(np.quantile(np.abs(v), 0.95)), 3) for k, v in errors.items()},
-            "coefficients": rounded(asdict(coefficients)),
+            "coefficients": _rounded(asdict(coefficients)),
         }
     )
     CALIBRATIONS.write_text(json.dumps(calibrations, indent=1) + "\n")
@@ -250,36 +238,11 @@ def _peer_rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _after_calibration(rows: Sequence[Row]) -> Iterator[str]:
-    """Cells of what a calibration measures, 16 bit and FP8 without a draft, by three predictions:
-    with the shares of another GPU, calibrated, and the peer's.
-    """
-    own = decode(Coefficients, json.loads(CALIBRATED.read_text())["coefficients"])
-    theirs = _peer_rows()
-    yield "\n## An H100 before and after `whet calibrate`\n\n"
-    yield "| | cells | TTFT | TPOT | E2E |\n|---|--:|--:|--:|--:|\n"
-    for group in AFTER_IT:
-        mine = [
-            row
-            for row in rows
-            if row.group == group
-            and row.part == "held out"
-            and row.observation.draft is None
-            and row.observation.work.scheme in own.bandwidth
-        ]
-        peers = [
-            {name: float(each[f"{name}_error"]) for name in _METRICS}
-            for each in theirs
-            if each["group"] == group and each["variant"] in {row.observation.group for row in mine}
-        ]
-        for how, coefficients in (
-            ("by its data sheet", calibration_of(mine[0].gpu).coefficients),
-            ("**calibrated**", own),
-        ):
-            errors = [_errors(row.observation, row.gpu, coefficients) for row in mine]
-            yield f"| {group}: {how} | {len(errors)} | {_cells(errors)} |\n"
-        if peers:
-            yield f"| {group}: AIConfigurator | {len(peers)} | {_cells(peers)} |\n"
+def _rounded(value: Any) -> Any:
+    """Numbers to four digits, within a document."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _errors(observation: Observation, gpu: str, coefficients: Coefficients) -> dict[str, float]:
@@ -304,7 +267,6 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
     for group, part in dict.fromkeys((row.group, row.part) for row in rows):
         mine = [each for row, each in named if (row.group, row.part) == (group, part)]
         yield f"| {group}: {part} | {len(mine)} | {_cells(mine)} |\n"
-    yield from _after_calibration(rows)
     yield from _beside_peer(rows, errors)
     for part, title in (("held out", "Held out"), ("outside", "Outside of the model")):
         yield f"\n## {title}, by variant\n\n" + head

@@ -66,7 +66,7 @@ _LEVERS: Final = {
         "limits of a batch and a step",
         "the client's times; settings",
     ),
-    "preset": ("`preset`", "scheduler flags by kind of traffic", "resolved settings"),
+    "preset": ("`args`", "scheduler flags by kind of traffic", "resolved settings"),
     "multi-LoRA": ("`loras`", "adapters beside one another", "log, `/v1/models` and gauge"),
     "attention": ("`attention_backend`", "another attention kernel", "the backend in the log"),
     "execution": ("`enforce_eager`", "compilation, CUDA graphs", "their capture in the log"),

@@ -11,7 +11,7 @@ from lab.sizes import SHAPES, Sizes
 
 from tests.predict.builders import gpu, model, variant
 from whet.predict.performance import Limits, Request, Work, work_of
-from whet.predict.performance.fit import Latencies, Observation
+from whet.predict.performance.observe import Latencies, Observation
 from whet.predict.settings import read_settings
 
 

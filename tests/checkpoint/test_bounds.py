@@ -12,7 +12,7 @@ import pytest
 from tests.checkpoint_factory import write_json, write_tiny_llama
 from whet.checkpoint import locate, read_facts
 from whet.checkpoint.chat import ChatTemplate
-from whet.checkpoint.file_tokenizer import open_tokenizer
+from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import CheckpointError, UsageError
 
 
@@ -83,7 +83,7 @@ def test_a_pipe_or_a_device_is_refused(tiny: Path, name: str, *, device: bool) -
         (tiny / name).symlink_to("/dev/zero")
     else:
         os.mkfifo(tiny / name)
-    for read in (read_facts, open_tokenizer, lambda path: locate(str(path))):
+    for read in (read_facts, load_tokenizer, lambda path: locate(str(path))):
         with pytest.raises(CheckpointError, match=f"{name} is a pipe, a socket or a device"):
             read(tiny)
 
@@ -104,12 +104,12 @@ def test_a_template_without_an_end_is_refused(
 ) -> None:
     monkeypatch.setattr("whet.checkpoint.chat._RENDER_S", 1)
     with pytest.raises(UsageError, match="the chat template takes more than 1 s or"):
-        ChatTemplate(open_tokenizer(tiny), template)
+        ChatTemplate(load_tokenizer(tiny), template)
 
 
 def test_an_ordinary_template_is_tried_once(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = "{% for m in messages %}{{ m.content }}{{ 2 ** 3 }}{% endfor %}"
-    tokenizer = open_tokenizer(tiny)
+    tokenizer = load_tokenizer(tiny)
     ChatTemplate(tokenizer, template)
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("tried again"))
     assert ChatTemplate(tokenizer, template).chat([{"role": "user", "content": "a"}]) == "a8"

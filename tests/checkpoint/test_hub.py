@@ -17,7 +17,7 @@ from whet.checkpoint import read_facts
 from whet.checkpoint.hollow import write_hollow
 from whet.checkpoint.hub import (
     HubCheckpoint,
-    fetch_small_files,
+    fetch,
     fetch_weights,
     has_weights,
     read_repository,
@@ -39,7 +39,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModelHub]:
 def remote(hub: ModelHub, folder: Path, revision: str | None = None) -> HubCheckpoint:
     """The checkpoint of ``folder`` as the hub describes it."""
     hub.models.setdefault(NAME, Model(folder))
-    return read_repository(NAME, fetch_small_files(NAME, revision))
+    return read_repository(NAME, fetch(NAME, revision, weights=False))
 
 
 @pytest.mark.parametrize("kind", ["demo", "packed"])
@@ -142,7 +142,7 @@ def test_a_disk_that_fills_up_is_a_storage_error(
 @pytest.mark.parametrize(
     ("access", "status", "revision", "sentence"),
     [
-        ("missing", None, None, "no such model on the hub; correct the name"),
+        ("missing", None, None, "nor a model on the hub; correct the name"),
         ("private", None, None, "set HF_TOKEN if it is private"),
         ("gated", None, None, "is gated: accept its terms on its hub page"),
         ("public", 503, None, r"cannot be fetched from the hub \(it answers 503\); try again"),
@@ -161,7 +161,7 @@ def test_what_the_hub_refuses_is_one_sentence(
         hub.models[NAME] = Model(write_tiny_llama(tmp_path / "model"), access=access)
     hub.status = status
     with pytest.raises(CheckpointError, match=sentence):
-        fetch_small_files(NAME, revision)
+        fetch(NAME, revision, weights=False)
 
 
 @pytest.mark.parametrize("access", ["private", "gated"])
@@ -190,4 +190,4 @@ def test_offline_a_complete_cache_is_enough_and_an_incomplete_one_is_named(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     fetch_weights(checkpoint, lambda _done, _total: None)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert has_weights(fetch_small_files(NAME, None))
+    assert has_weights(fetch(NAME, None, weights=False))

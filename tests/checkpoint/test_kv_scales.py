@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import save_file  # noqa: E402
 
-from whet.checkpoint.kv_scales import kv_scales_problem  # noqa: E402
+from whet.checkpoint.doubts import kv_scales_problem  # noqa: E402
 from whet.core.errors import CheckpointError  # noqa: E402
 
 

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import errors
 
 from whet.checkpoint import locate
-from whet.checkpoint.hub import fetch_all
+from whet.checkpoint.hub import fetch
 from whet.core.errors import CheckpointError
 
 
@@ -40,7 +40,7 @@ def test_only_safe_files_are_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fake)
-    assert fetch_all("owner/name", "main") == tmp_path
+    assert fetch("owner/name", "main") == tmp_path
     assert (asked["ref"], asked["revision"]) == ("owner/name", "main")
     fetched = list(
         huggingface_hub.utils.filter_repo_objects(
@@ -66,7 +66,7 @@ def hub_error(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (hub_error(errors.RepositoryNotFoundError), "no such model on the hub"),
+        (hub_error(errors.RepositoryNotFoundError), "nor a model on the hub"),
         (hub_error(errors.GatedRepoError), "gated: accept its terms"),
         (hub_error(errors.RevisionNotFoundError), "no revision 'v9'"),
         (errors.LocalEntryNotFoundError("offline"), "hub cannot be reached; check the network, or"),
@@ -81,5 +81,5 @@ def test_hub_errors_are_one_sentence(
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(CheckpointError, match=said) as caught:
-        fetch_all("owner/name", "v9")
+        fetch("owner/name", "v9")
     assert caught.value.__cause__ is error

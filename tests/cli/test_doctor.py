@@ -11,7 +11,7 @@ import pytest
 from tests.cli.stage import Said, Whet
 from whet.core.provenance import Device
 from whet.engines import get_profile
-from whet.engines.installed import Installed
+from whet.engines.compatibility import Installed
 from whet.engines.machine import Machine
 from whet.engines.vllm import PROFILE
 

@@ -126,7 +126,7 @@ def test_a_typo_leaves_nothing_behind(
 ) -> None:
     write_whole_spec(tmp_path, model={"target": "owner/nmae"})
     sentence = whet(command).sentence(CheckpointError.exit_code)
-    assert "no such model on the hub; correct the name" in sentence
+    assert "nor a model on the hub; correct the name" in sentence
     assert not (tmp_path / "runs" / "tiny" / "journal.jsonl").exists()
 
 

@@ -67,16 +67,6 @@ def test_a_quantized_model_is_measured_as_stored(whet: Whet, tmp_path: Path) -> 
     assert "the baseline is the target as stored (FP8_BLOCK), not in 16 bit" in checked.out
 
 
-def test_the_commented_spec_of_a_quantized_model(whet: Whet, tmp_path: Path) -> None:
-    in_fp8(tmp_path / "model")
-    said = whet("init", "--model", "./model")
-    assert said.code == 0, said.err
-    assert "quantized already (FP8_BLOCK) and measured as stored." in said.out
-    spec = load_spec(tmp_path / "whet.yaml")
-    assert (spec.recipes, spec.baseline) == ({}, "stored")
-    assert list(spec.variants) == ["stored", "stored+cache"]
-
-
 @pytest.mark.parametrize(
     ("change", "names", "recipe"),
     [
@@ -100,29 +90,6 @@ def test_the_recipes_are_those_that_can_be_made(
     four_bits = [each.title for name, each in spec.recipes.items() if name != "fp8"]
     assert four_bits == ([] if recipe is None else [recipe])
     assert whet("check", "--device", "H100 SXM").code == 0
-
-
-@pytest.mark.parametrize(
-    ("change", "title"),
-    [
-        ({}, {"awq": "awq W4A16 g128"}),
-        ({"intermediate_size": 320}, {"awq": "awq W4A16 g64"}),
-        ({"model_type": "nobodys"}, {"int4": "rtn W4A16 g128"}),
-        ({"intermediate_size": 272}, {}),
-    ],
-)
-def test_the_commented_spec_has_a_recipe_that_can_be_made(
-    whet: Whet, tmp_path: Path, change: dict[str, object], title: dict[str, str]
-) -> None:
-    write_tiny_llama(tmp_path / "model", **change)
-    said = whet("init", "--model", "./model")
-    assert said.code == 0, said.err
-    spec = load_spec(tmp_path / "whet.yaml")
-    assert {name: each.title for name, each in spec.recipes.items()} == title
-    assert spec.baseline == "fp16"
-    assert set(spec.variants) >= {"fp16", "fp16+cache"}
-    used = {each.weights for each in spec.variants.values()} - {"16bit"}
-    assert used == set(title)
 
 
 def test_quantize_says_what_check_says(whet: Whet, tmp_path: Path) -> None:

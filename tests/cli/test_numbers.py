@@ -15,7 +15,6 @@ from whet.cli.options import PARAMETER
 WORDS = {
     "bench": ("http://127.0.0.1:9",),
     "break-even": ("whet.yaml",),
-    "calibrate": ("run",),
     "ci": ("run", "--against", "base"),
     "demo": (),
     "deploy": ("run",),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import Whet
@@ -112,18 +111,6 @@ def test_what_meets_the_objective_goes_before_what_does_not(whet: Whet, model: P
     assert any(row["front"] for row in rows)
 
 
-def test_memory_by_batch_and_context_for_every_precision(whet: Whet, model: Path) -> None:
-    words = (*TRAFFIC, "--memory", "--gpus", "H200", "--parallel", "1")
-    rows = json.loads(whet("plan", model, *words, "--json").out)
-    assert {row["variant"] for row in rows} == {"16bit", "FP8_DYNAMIC", "W4A16"}
-    long = [row for row in rows if row["context"] == 131_072]
-    # 8 KV heads of 128 numbers in 32 layers, keys and values at 16 bits: 131,072 bytes a token.
-    assert {row["kv_cache"] for row in long if row["in_flight"] == 8} == {8 * 131_072 * 131_072}
-    said = whet("plan", model, *words)
-    assert "GiB a GPU, 129 usable; ! does not fit" in said.out
-    assert re.search(r"131,072 +128 +\S+ !", said.out)
-
-
 def test_an_old_gpu_gets_int8_and_not_fp8(whet: Whet, model: Path) -> None:
     rows = planned(whet, model, "--gpus", "A100 80GB SXM", "--parallel", "1")["candidates"]
     assert {row["weights"] for row in rows} == {"16bit", "W8A8", "W4A16"}
@@ -202,12 +189,9 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
         ([*TRAFFIC, "--parallel", "tp3"], USAGE, "none of these layouts divides the model"),
         ([*TRAFFIC, "--concurrency", "0,8"], USAGE, "give whole numbers from 1 to 4,096"),
         ([*TRAFFIC, "--concurrency", "x"], USAGE, "such as 8,64,256"),
-        ([*TRAFFIC, "--memory", "--spec", "a.yaml"], USAGE, "there is nothing for --spec"),
         ([*TRAFFIC, "--weights", "Q4"], USAGE, "--weights 'Q4' is not a precision"),
         ([*TRAFFIC, "--prices", "L4"], USAGE, 'write "L4=0.5", US$ an hour above 0'),
         ([*TRAFFIC, "--objective", "fast"], USAGE, "is not a constraint"),
-        ([*TRAFFIC, "--calibration", "none.json"], USAGE, "write one with whet calibrate"),
-        ([*TRAFFIC, "--calibration", "/dev/zero"], USAGE, "is not a regular file"),
         (
             [*TRAFFIC, "--gpus", "L4", "--objective", "ttft:p95<1ms"],
             INFEASIBLE,
@@ -229,50 +213,6 @@ def test_one_sentence_for_what_cannot_be_planned(
 ) -> None:
     said = whet("plan", model, *words)
     assert sentence in said.sentence(code)
-
-
-def test_the_best_go_into_a_spec_that_can_be_checked(
-    whet: Whet, large: Path, tmp_path: Path
-) -> None:
-    words = ("--gpus", "8x H200", "--concurrency", "8,64", "--spec", "best.yaml")
-    said = whet("plan", large, *TRAFFIC, *words)
-    assert said.code == 0, said.err
-    assert "Wrote best.yaml. Next: whet check best.yaml" in said.out
-    spec = yaml.safe_load((tmp_path / "best.yaml").read_text())
-    assert spec["hardware"]["tier"] == "8x H200"
-    assert spec["load"]["concurrency"] == [8, 64]
-    assert spec["objective"] == {"ttft_ms": [500], "recommend_ttft_ms": 500, "tpot_ms": 50}
-    assert spec["baseline"].startswith("fp16-")
-    assert 2 < len(spec["variants"]) <= 5
-    checked = whet("check", "best.yaml", "--device", "8x H200")
-    assert checked.code == 0, checked.err
-    again = whet("plan", large, *TRAFFIC, *words)
-    assert "best.yaml exists; name another file" in again.sentence(USAGE)
-
-
-def test_a_checkpoint_as_stored_is_its_own_baseline(whet: Whet, tmp_path: Path) -> None:
-    experts = write_model("Qwen3-30B-A3B-FP8", tmp_path / "model")
-    words = ("--gpus", "2x H200", "--spec", "best.yaml")
-    assert whet("plan", experts, *TRAFFIC, *words).code == 0
-    spec = yaml.safe_load((tmp_path / "best.yaml").read_text())
-    assert spec["baseline"].startswith("stored-")
-    assert all("weights" not in variant for variant in spec["variants"].values())
-    # A step with a prompt fits a CUDA graph.
-    flags = [variant["args"] for variant in spec["variants"].values()]
-    assert all(each["max_cudagraph_capture_size"] == 2048 for each in flags)
-    assert all(each["max_num_batched_tokens"] == 2048 for each in flags)
-    checked = whet("check", "best.yaml", "--device", "2x H200")
-    assert checked.code == 0, checked.err
-    assert "outside of CUDA graphs" not in checked.err
-
-
-def test_a_head_that_a_plan_does_not_know_is_not_in_the_spec(whet: Whet, model: Path) -> None:
-    words = ("--gpus", "H200", "--parallel", "1", "--weights", "16bit,FP8_DYNAMIC")
-    head = ("--speculation", "4:3.4", "--spec", "best.yaml")
-    assert whet("plan", model, *TRAFFIC, *words, *head).code == 0
-    assert set(yaml.safe_load((model.parent / "best.yaml").read_text())["variants"]) == {
-        *("fp16-tp1", "fp8-tp1")
-    }
 
 
 @pytest.mark.parametrize(
@@ -298,10 +238,6 @@ def test_a_head_that_a_plan_does_not_know_is_not_in_the_spec(whet: Whet, model: 
         ("--concurrency=nan", "from 1 to 4,096"),
         ("--parallel=99999999999999999999", "is not understood"),
         ("--parallel=tp" + "9" * 5000, "is not understood"),
-        ("--speculation=99999999999999999999:2", "write K:LENGTH"),
-        ("--speculation=4:nan", "write K:LENGTH"),
-        ("--speculation=4:inf", "write K:LENGTH"),
-        ("--speculation=4:-1", "write K:LENGTH"),
         ("--workload=prompt=" + "9" * 200 + ",output=1", "is not understood"),
         ("--workload=prompt=1e3,output=1", "is not understood"),
         ("--workload=prompt=-1,output=1", "is not understood"),

@@ -21,6 +21,7 @@ HEAVY = frozenset(
     ("torch", "transformers", "pandas", "scipy", "scipy.stats", "altair", "matplotlib", "vllm")
 )
 NUMBERS = frozenset({"scipy"})  # scipy.special, for intervals
+TOKENIZER = frozenset({"transformers"})
 CHARTS = frozenset({"altair", "pandas"})  # pandas for requests.parquet
 PROGRAM = """
 import json, sys
@@ -68,13 +69,13 @@ def test_help_imports_nothing_heavy(tmp_path: Path, words: Sequence[str]) -> Non
 
 
 @pytest.mark.parametrize("form", ["ids", "text", "chat"])
-def test_a_bench_counts_tokens_without_transformers(tmp_path: Path, form: str) -> None:
+def test_a_bench_of_token_ids_needs_no_tokenizer(tmp_path: Path, form: str) -> None:
     with scripted_server() as server:
         imported = modules(
             tmp_path, "bench", server.url, "--tokenizer", TARGET, "--form", form,
             *("--num-prompts", 4, "--concurrency", 2, "--isl", 24, "--osl", 2),
         )  # fmt: skip
-    assert imported & HEAVY <= NUMBERS
+    assert imported & HEAVY <= (NUMBERS if form == "ids" else NUMBERS | TOKENIZER)
     assert "whet.core.spec" not in imported  # no whet.yaml is read
 
 
@@ -88,4 +89,4 @@ def test_a_report_imports_what_draws_its_charts(tmp_path: Path) -> None:
 
 def test_a_check_reads_no_weights(tmp_path: Path) -> None:
     modules(tmp_path, "init", "whet.yaml", "--model", TARGET, "--draft", DRAFT)
-    assert heavy(tmp_path, "check", "whet.yaml", "--device", "H100 SXM") == set()
+    assert heavy(tmp_path, "check", "whet.yaml", "--device", "H100 SXM") <= TOKENIZER

@@ -20,7 +20,6 @@ from whet.core.spec import (
 )
 from whet.core.spec.schemes import SCHEMES
 from whet.core.spec.variants import expand_sweeps
-from whet.levers.batching import PRESETS
 
 MINIMAL: dict[str, Any] = {
     "name": "m",
@@ -120,17 +119,10 @@ def test_a_name_that_is_no_text_is_told() -> None:
         spec(variants={"fp16": {}, 16: {}})
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_known_and_another_is_told_with_the_known_ones(name: str) -> None:
-    assert variant({"preset": name}).lever_values == {"preset": name}
-    assert repr(name) in told({"preset": f"{name}y"})
-
-
-def test_presets_say_how_large_a_step_may_be() -> None:
-    """A chat's step is smaller than a mixed one's, and that smaller than a batch's."""
-    tokens = [PRESETS[name]["max_num_batched_tokens"] for name in ("chat", "hybrid", "batch")]
-    assert tokens == [2048, 8192, 16384]
-    assert all(PRESETS[name]["enable_chunked_prefill"] is True for name in PRESETS)
+@pytest.mark.parametrize("name", ["interactivity", "throughput"])
+def test_a_mode_is_known_and_another_is_told_with_the_known_ones(name: str) -> None:
+    assert variant({"performance_mode": name}).lever_values == {"performance_mode": name}
+    assert repr(name) in told({"performance_mode": f"{name}y"})
 
 
 @pytest.mark.parametrize("method", NEEDS_HEAD)

@@ -16,8 +16,8 @@ from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.deploy.render import Site, render
 from whet.engines import get_profile
+from whet.engines.compatibility import Installed
 from whet.engines.deployment import Deployment
-from whet.engines.installed import Installed
 from whet.engines.vllm import VllmEngine
 
 SCHEMAS = Path(__file__).parent / "schemas"

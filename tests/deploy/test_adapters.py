@@ -12,7 +12,7 @@ import yaml
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.deploy.render import write_deployment
-from whet.engines.installed import Installed
+from whet.engines.compatibility import Installed
 from whet.engines.vllm import VllmEngine
 from whet.engines.vllm import flags as vllm_flags
 

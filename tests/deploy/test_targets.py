@@ -372,7 +372,7 @@ def test_edges_of_the_spec_itself_are_left_alone() -> None:
 
 def test_the_default_edges_are_the_installed_engines_own() -> None:
     theirs = pytest.importorskip("vllm.v1.metrics.buckets")
-    from whet.engines.vllm.buckets import DEFAULTS, bucket_edges, bucket_words
+    from whet.engines.vllm.deployment import DEFAULTS, bucket_edges, bucket_words
 
     for family, edges in DEFAULTS.items():
         assert list(edges) == theirs.histogram_buckets(family)

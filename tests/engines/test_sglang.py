@@ -25,8 +25,8 @@ from whet.core.records.engine import Layout, ResolvedEngine, Speculation
 from whet.core.records.evidence import Verdict
 from whet.core.spec import EngineSpec
 from whet.engines import get_engine, get_profile
+from whet.engines.compatibility import Installed
 from whet.engines.failures import diagnose
-from whet.engines.installed import Installed
 from whet.engines.sglang import SglangEngine
 from whet.engines.sglang.flags import shipped_flags
 from whet.engines.sglang.limits import limitation, not_installed

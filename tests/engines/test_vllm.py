@@ -16,7 +16,7 @@ from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
 from whet.engines import get_engine
 from whet.engines import machine as compatibility_machine
-from whet.engines.installed import Installed
+from whet.engines.compatibility import Installed
 from whet.engines.vllm import VllmEngine, find_installed, model_name
 from whet.engines.vllm import flags as vllm_flags
 from whet.engines.vllm.limits import limitation

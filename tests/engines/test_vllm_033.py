@@ -16,12 +16,11 @@ from tests.levers.recorded import log, pages
 from whet.core.records.engine import ResolvedEngine, Speculation
 from whet.core.records.evidence import EngineFacts
 from whet.core.spec import EngineSpec
-from whet.engines.compatibility import lookup
-from whet.engines.installed import Installed
+from whet.engines.compatibility import Installed, lookup
 from whet.engines.machine import Machine
 from whet.engines.vllm import VllmEngine, limits
 from whet.engines.vllm.limits import limitation
-from whet.levers import lever_args, problems
+from whet.levers import lever_args
 
 
 @pytest.mark.parametrize(("name", "frontend"), [("default", "python"), ("rust", "rust")])
@@ -257,24 +256,6 @@ def test_the_type_of_the_cache_is_exact(
     assert verdict is not None
     assert verdict.outcome.startswith(outcome)
     assert word in verdict.observed
-
-
-@pytest.mark.parametrize(
-    ("flags", "word"),
-    [
-        (
-            {"performance_mode": "throughput", "max_num_seqs": 8, "max_num_batched_tokens": 64},
-            "both are set",
-        ),
-        ({"performance_mode": "interactivity", "enforce_eager": True}, "captures none"),
-    ],
-)
-def test_a_performance_mode_that_changes_nothing_is_refused(
-    flags: dict[str, Any], word: str
-) -> None:
-    [sentence] = problems(make_variant(engine_args=tuple(flags.items())))
-    assert word in sentence
-    assert problems(make_variant(engine_args=(("performance_mode", "throughput"),))) == ()
 
 
 @pytest.mark.parametrize(

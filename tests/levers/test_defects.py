@@ -9,7 +9,7 @@ import pytest
 from tests.levers.builders import resolved
 from whet.core.records.engine import Speculation
 from whet.core.records.evidence import EngineFacts
-from whet.engines.vllm.defects import scores_alone, scoring_defect
+from whet.engines.vllm.limits import scores_alone, scoring_defect
 
 V1_WITH_GRAPHS = EngineFacts(
     version="0.26.0", weight_kernels=(), quantized_layers=None, unquantized_layers=None,

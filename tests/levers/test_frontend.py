@@ -13,7 +13,7 @@ from tests.levers.planted import SILENT, start
 from tests.levers.recorded import log
 from whet.core.records.engine import Scalar, Speculation
 from whet.core.records.evidence import EngineFacts
-from whet.engines.installed import Installed
+from whet.engines.compatibility import Installed
 from whet.engines.vllm.limits import limitation
 from whet.levers import judge_start, labels, lever_env
 
@@ -31,8 +31,6 @@ def made(value: str, **args: Scalar) -> Any:
     ("flag", "word"),
     [
         ({"api_server_count": 4}, "ignores api_server_count"),
-        ({"middleware": "m.M"}, "does not start with middleware"),
-        ({"override_generation_config": "{}"}, "does not start with override_generation_config"),
         ({"renderer_num_workers": 4}, "ignores renderer_num_workers"),
     ],
 )

@@ -47,15 +47,9 @@ def humming(name: str = "h100_w4a16", kernel: str = "MacheteLinearKernel") -> En
     [
         ("humming", "16bit", "leave kernels out"),
         ({"mixed_precision": "humming"}, "16bit", "leave kernels out"),
-        ("machete", "FP8_BLOCK", "kernel for FP8_BLOCK weights; set kernels to cutlass, deep_gemm"),
-        ("deep_gemm", "FP8", "set kernels to cutlass, marlin, triton, humming or auto"),
-        ("marlin", "W8A8-INT8", "set kernels to cutlass, triton, humming or auto"),
-        ("marlin", "W4A8_FP8", "no marlin kernel for W4A8_FP8"),
-        ("cutlass", "W4A16", "no cutlass kernel for W4A16"),
-        ({"fp8_w8a8": "machete"}, "FP8", "no machete kernel"),
     ],
 )
-def test_a_library_without_a_kernel_for_the_weights_is_refused(
+def test_a_library_for_weights_that_are_not_quantized_is_refused(
     value: Any, scheme: str, word: str
 ) -> None:
     [sentence] = problems(made(value, scheme=scheme).variant)

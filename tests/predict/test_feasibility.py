@@ -116,17 +116,6 @@ def test_a_base_model_as_the_draft_may_end_text_otherwise(bench: Bench) -> None:
     assert bench.check(speculation=mapped) == ()
 
 
-def test_a_head_with_an_output_head_of_its_own_has_no_copy_to_quantize(bench: Bench) -> None:
-    head = Speculation(
-        method="eagle3",
-        num_tokens=4,
-        draft_path=str(bench.draft),
-        options=(("draft_lm_head_quantization", "fp8"),),
-    )
-    said = bench.only("vocabulary", speculation=head)
-    assert said.startswith("draft brings an output head of its own")
-
-
 def test_a_draft_vocabulary_off_by_one(bench: Bench) -> None:
     config = json.loads((bench.draft / "config.json").read_text()) | {"vocab_size": 301}
     write_hollow(bench.draft, config)

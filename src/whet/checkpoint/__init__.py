@@ -8,7 +8,6 @@ from whet.checkpoint.locate import locate, locate_without_weights
 from whet.checkpoint.lora import lora_rank
 from whet.checkpoint.tokenizer import (
     load_tokenizer,
-    serving_difference,
     tokenizer_difference,
     tokenizer_identity,
 )
@@ -23,7 +22,6 @@ __all__ = [
     "lora_rank",
     "read_facts",
     "read_headers",
-    "serving_difference",
     "tokenizer_difference",
     "tokenizer_identity",
     "weights_facts",

@@ -46,7 +46,7 @@ def read_facts(path: Path) -> ModelFacts:
     tied = _tied(path, shape, inventory)
     stored = with_activations(shape.claim, summarize(inventory))
     require_true_claim(path, shape.claim, stored, inventory.linears)
-    snapshot = snapshot_of(path)
+    snapshot, mark = snapshot_of(path), read_json(path / "config.json").get(TESTBED_KEY)
     return shape.facts(
         path,
         parameters=inventory.parameters,
@@ -61,7 +61,7 @@ def read_facts(path: Path) -> ModelFacts:
         expert_parameters=None if shape.experts is None else inventory.expert_parameters,
         mtp_parameters=inventory.mtp_parameters,
         mtp_bytes=inventory.mtp_bytes,
-        testbed=_testbed(path),
+        testbed=str(mark.get("of", "another model")) if isinstance(mark, dict) else None,
         hub_id=None if snapshot is None else snapshot.hub_id,
         commit=None if snapshot is None else snapshot.commit,
     )
@@ -72,11 +72,6 @@ def weights_facts(path: Path, target: ModelFacts) -> ModelFacts:
     if path.is_file():
         return gguf_facts(path, model=Path(target.path))
     return read_facts(path)
-
-
-def _testbed(path: Path) -> str | None:
-    mark = read_json(path / "config.json").get(TESTBED_KEY)
-    return str(mark.get("of", "another model")) if isinstance(mark, dict) else None
 
 
 def _active(shape: ModelShape, inventory: Inventory) -> int | None:

@@ -1,4 +1,4 @@
-"""The JSON files of a checkpoint, and pointers that git-LFS leaves in place of files."""
+"""The JSON files and the chat template of a checkpoint, and pointers of git-LFS in their place."""
 
 from __future__ import annotations
 
@@ -56,6 +56,18 @@ def read_json(file: Path) -> dict[str, Any]:
 def read_json_if_any(file: Path) -> dict[str, Any]:
     """As ``read_json``, and an empty object where there is no such file."""
     return read_json(file) if file.exists() else {}
+
+
+def read_chat_template(path: Path) -> str | None:
+    """The chat template of a checkpoint, or None; several are given as JSON."""
+    file = path / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(encoding="utf-8", errors="replace")
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        template = read_json_if_any(path / name).get("chat_template")
+        if template:
+            return template if isinstance(template, str) else json.dumps(template, sort_keys=True)
+    return None
 
 
 def lfs_error(file: Path) -> CheckpointError:

@@ -48,27 +48,18 @@ class HubCheckpoint:
         return sum(self.missing.values())
 
 
-def fetch_all(ref: str, revision: str | None, bars: Any = None) -> Path:
-    """Return the folder of a hub id with all its files, from the cache or downloaded.
+def fetch(ref: str, revision: str | None, *, weights: bool = True, bars: Any = None) -> Path:
+    """Return the folder of a hub id, from the cache or downloaded; without ``weights`` small files.
 
     ``bars`` replaces the library's class of progress bars.
     """
-    return _fetch(ref, revision, [_WEIGHTS, *_SMALL], bars)
-
-
-def fetch_small_files(ref: str, revision: str | None) -> Path:
-    """Return the folder of a hub id with its small files; it has weights only if cached."""
-    return _fetch(ref, revision, list(_SMALL))
-
-
-def _fetch(ref: str, revision: str | None, patterns: list[str], bars: Any = None) -> Path:
     from huggingface_hub import snapshot_download
 
     with hub_errors(ref, revision):
         folder = snapshot_download(
             ref,
             revision=revision,
-            allow_patterns=patterns,
+            allow_patterns=[_WEIGHTS, *_SMALL] if weights else list(_SMALL),
             ignore_patterns=list(_UNWANTED),
             tqdm_class=bars,
         )
@@ -98,7 +89,7 @@ def fetch_weights(checkpoint: HubCheckpoint, progress: Progress) -> Path:
 
     with ThreadPoolExecutor(1) as pool:
         snapshot = checkpoint.snapshot
-        download = pool.submit(fetch_all, snapshot.hub_id, snapshot.commit, Counter)
+        download = pool.submit(fetch, snapshot.hub_id, snapshot.commit, bars=Counter)
         try:
             while wait([download], _REPORT_EVERY_S).not_done:
                 progress(min(max((int(c.n) for c in counters), default=0), total), total)

@@ -88,15 +88,17 @@ def _sentence(ref: str, revision: str | None, error: Exception) -> str:
     from huggingface_hub import errors
 
     at = f" at revision {revision!r}" if revision else ""
-    if isinstance(error, errors.GatedRepoError):
-        return f"{ref} is gated: accept its terms on its hub page, then set HF_TOKEN"
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"{ref} has no revision {revision!r}; correct model.revision"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return (
-            f"there is no folder {ref} here and no such model on the hub; correct the name, or set "
-            "HF_TOKEN if it is private"
-        )
+    for kind, words in (
+        (errors.GatedRepoError, "is gated: accept its terms on its hub page, then set HF_TOKEN"),
+        (errors.RevisionNotFoundError, f"has no revision {revision!r}; correct model.revision"),
+        (
+            errors.RepositoryNotFoundError,
+            "is neither a folder here nor a model on the hub; correct the name, or set HF_TOKEN if "
+            "it is private",
+        ),
+    ):
+        if isinstance(error, kind):
+            return f"{ref} {words}"
     status = http_status(error)
     offline = any(isinstance(each, errors.OfflineModeIsEnabled) for each in _causes(error))
     if offline or (status is None and isinstance(error, errors.LocalEntryNotFoundError)):

@@ -8,7 +8,7 @@ from typing import Final
 
 from whet.checkpoint.files import require_regular
 from whet.checkpoint.gguf_file import SUFFIX
-from whet.checkpoint.hub import fetch_all, fetch_small_files
+from whet.checkpoint.hub import fetch
 from whet.core.errors import CheckpointError
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -19,12 +19,12 @@ def locate(ref: str) -> Path:
 
     Raises ``CheckpointError`` where there is no such folder or repository, or no way to reach it.
     """
-    return local_folder(ref) or fetch_all(ref, None)
+    return local_folder(ref) or fetch(ref, None)
 
 
 def locate_without_weights(ref: str) -> Path:
     """As ``locate``, for the configuration and the tokenizer: no weights are downloaded."""
-    return local_folder(ref) or fetch_small_files(ref, None)
+    return local_folder(ref) or fetch(ref, None, weights=False)
 
 
 def local_folder(ref: str) -> Path | None:

@@ -1,8 +1,8 @@
-"""LoRA adapters in PEFT's format: the rank, which an engine needs as an option."""
+"""LoRA adapters in PEFT's format: their rank, and whether they can belong to a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ _WEIGHTS: Final = "adapter_model.safetensors"
 _LARGEST: Final = 512
 """vLLM's largest --max-lora-rank."""
 _SHOWN: Final = 40
+_A: Final = ".lora_A.weight"
 
 
 def lora_rank(folder: Path) -> int:
@@ -66,3 +67,18 @@ def _require_weights(folder: Path, config: Mapping[str, Any]) -> None:
             f"names {', '.join(sorted(modules)) or 'none'}",
             fix="save the adapter again",
         )
+
+
+def foreign_width(folder: Path, widths: Set[int]) -> tuple[str, int] | None:
+    """The first module of an adapter whose input width is not in ``widths``, with that width.
+
+    ``A`` of PEFT's format has the shape (rank, input width). None if all fit, or if the
+    adapter is not stored as safetensors. ``CheckpointError`` for a file that is not whole.
+    """
+    file = folder / _WEIGHTS
+    if not file.exists() or not widths:
+        return None
+    for name, header in sorted(read_file_headers(file).items()):
+        if name.endswith(_A) and len(header.shape) == 2 and header.shape[1] not in widths:
+            return name.removesuffix(_A).removeprefix("base_model.model."), header.shape[1]
+    return None

@@ -69,11 +69,9 @@ def _summary(examination: Examination) -> Iterator[tuple[str, str]]:
         yield "problem", examination.problem
     if not examination.levers:
         return
-    counts = examination.counts
-    yield "levers", ", ".join(f"{count} {status}" for status, count in counts.items())
-    for status in _NAMED:
-        if names := examination.levers_with(status):
-            yield status, ", ".join(names)
+    by_status = examination.by_status
+    yield "levers", ", ".join(f"{len(names)} {s}" for s, names in by_status.items() if names)
+    yield from ((s, ", ".join(by_status[s])) for s in _NAMED if by_status[s])
 
 
 def _table(examination: Examination) -> Table:
@@ -84,13 +82,8 @@ def _table(examination: Examination) -> Table:
             for item in examination.levers
         )
         return table("Levers", ("lever", "here", "why"), levers)
-    rows = [
-        (
-            row.lever,
-            row.machine,
-            row.outcome,
-            f"{row.sentence}; since {row.since}{f', before {row.until}' if row.until else ''}",
-        )
+    rows = (
+        (row.lever, row.machine, row.outcome, row.sentence)
         for row in sorted(examination.rows, key=lambda row: row.machine)
-    ]
+    )
     return table("Levers by machine", ("lever", "machine", "outcome", "why"), rows)

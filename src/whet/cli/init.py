@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -35,15 +34,7 @@ def init(
         return
     if options.device is not None:
         raise UsageError("--device is for a spec from your log", fix="give --traffic LOG too")
-    text = _unfilled(options.draft)
-    folder = path.parent / Path(options.model).expanduser()
-    if folder.is_dir():
-        from whet.flow.init.template import fit_template
-
-        text, sentence = fit_template(text, folder)
-        if sentence is not None:
-            print_line(sentence)
-    write_atomic(path, _filled(text, options.model, options.draft))
+    write_atomic(path, template(model=options.model, draft=options.draft))
     word = shell_word(str(path))
     print_line(
         f"Wrote {word}. Next: set model.target and hardware.price_usd_per_hour, then run: "
@@ -53,18 +44,8 @@ def init(
 
 def template(*, model: str, draft: str | None) -> str:
     """The commented spec for a model; without a draft the speculative variants use n-grams."""
-    return _filled(_unfilled(draft), model, draft)
-
-
-def _unfilled(draft: str | None) -> str:
-    """The commented spec with ``{target}`` and ``{draft}`` where the models go."""
     text = (resources.files("whet.cli") / "whet.yaml").read_text(encoding="utf-8")
     method = "draft_model" if draft else "ngram"
-    return text.format(target="{target}", draft="{draft}", method=method)
-
-
-def _filled(text: str, model: str, draft: str | None) -> str:
     line = f"{'' if draft else '# '}draft: {yaml_scalar(draft or './draft')}"
     line = f"{line:<25} # draft model with the same tokenizer, ids included"
-    values = {"{target}": yaml_scalar(model), "{draft}": line}
-    return re.sub(r"{(target|draft)}", lambda match: values[match[0]], text)
+    return text.format(target=yaml_scalar(model), draft=line, method=method)

@@ -53,7 +53,6 @@ _COMMANDS: Final = {
     _TOOLS: {
         "doctor": "doctor:doctor",
         "bench": "bench.command:bench",
-        "calibrate": "calibrate:calibrate",
         "quality": "quality:quality",
         "quantize": "quantize:quantize",
         "prompts": "prompts.analyse:commands",
@@ -68,10 +67,11 @@ _REMOVED: Final = {
     "python -m lab.testbed 7b OUT, with the same options",
     "break-even": "whet break-even is now part of a run: give a variant speculation with "
     "synthetic_acceptance: [0, 0.5, 1], then whet run; its report has the map",
-    "calibrate --run": "whet calibrate now takes the runs themselves: whet calibrate runs/NAME",
     "prompts --verify": "whet prompts --verify is now whet bench: write the log's prefix structure "
     "with whet prompts --workload FILE, then whet bench URL --trace FILE",
     "quality --golden": "whet quality --golden is now whet watch, which asks a run's golden probes",
+    "plan --spec": "whet plan --spec is gone: write a whet.yaml with whet init",
+    "calibrate": "whet calibrate is gone: measure what whet plan proposes, with whet run",
     "quantize --compare": "whet quantize --compare is now a run: write preset: schemes into "
     "whet.yaml, then whet run; its report has the table",
 }

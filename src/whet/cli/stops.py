@@ -13,7 +13,6 @@ _RESUMED: Final = "Resume: {command} --resume"
 AFTER_STOP: Final[Mapping[str, str]] = {
     "init": _AGAIN,
     "plan": _AGAIN,
-    "calibrate": "Nothing is stored; run the command again.",
     "check": _AGAIN,
     "doctor": _AGAIN,
     "run": _RESUMED,

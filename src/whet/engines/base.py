@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from whet.core.counters import CACHE_CONFIG
 from whet.core.protocols import Dialect, Engine
 from whet.core.records.engine import ResolvedEngine, Scalar, Variant
 from whet.core.records.evidence import Declared, EngineFacts
+from whet.engines.compatibility import Installed, PlannedMachine
 from whet.engines.deployment import DeploymentPlanner
 from whet.engines.failures import Failures
-from whet.engines.installed import Installed
-from whet.engines.planned import PlannedMachine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,14 +102,6 @@ class Counters:
     counts_every_prompt: bool = False
 
 
-def _no_defect(variant: Variant, facts: EngineFacts | None) -> str | None:
-    return None
-
-
-def _never(resolved: ResolvedEngine) -> bool:
-    return False
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scoring:
     """How the engine is asked for log-probabilities; without ``dialect`` in vLLM's words.
@@ -121,35 +111,20 @@ class Scoring:
     """
 
     dialect: Dialect | None = None
-    defect: Callable[[Variant, EngineFacts | None], str | None] = _no_defect
-    alone: Callable[[ResolvedEngine], bool] = _never
-
-
-class InstallationProblem(Protocol):
-    """Why an installed engine cannot run on this machine, with the fix, or None."""
-
-    def __call__(self, installed: Installed, *, gpu: bool) -> str | None:
-        """``gpu`` is True where the machine has one that the engine can use."""
+    defect: Callable[[Variant, EngineFacts | None], str | None] = lambda _variant, _facts: None
+    alone: Callable[[ResolvedEngine], bool] = lambda _resolved: False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Installation:
-    """``find`` takes the path of a Python; ``missing`` says what to do where it finds nothing."""
+    """``find`` takes the path of a Python; ``missing`` says what to do where it finds nothing.
+
+    ``problem`` (installed, ``gpu=`` whether the machine has one) says why it cannot run here.
+    """
 
     find: Callable[[str], Installed | None]
     missing: Callable[[str], str]
-    problem: InstallationProblem
-
-
-class TrialArgs(Protocol):
-    """Flags of a server that is tried outside a run."""
-
-    def __call__(self, device: str, *, eager: bool) -> Mapping[str, Scalar]:
-        """``eager`` starts sooner; ``device`` is its kind."""
-
-
-def _no_args(device: str, *, eager: bool) -> Mapping[str, Scalar]:
-    return {}
+    problem: Callable[..., str | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +137,8 @@ class EngineProfile:
     quantized layers. ``planned_engine`` makes an engine that resolves variants for another machine;
     ``installation`` is None for an engine that is not a Python package. ``plan_deployment`` plans
     it in a container; None where there is nothing to deploy. ``cpu_pool_variable`` sizes the KV
-    cache on a CPU, in GiB.
+    cache on a CPU, in GiB. ``trial_args`` (kind of device, ``eager=``) are flags of a server
+    outside of a run.
     """
 
     name: str
@@ -180,7 +156,7 @@ class EngineProfile:
     installation: Installation | None = None
     planned_engine: Callable[[PlannedMachine], Engine] | None = None
     plan_deployment: DeploymentPlanner | None = None
-    trial_args: TrialArgs = _no_args
+    trial_args: Callable[..., Mapping[str, Scalar]] = lambda _device, *, eager: {}
     cpu_pool_variable: str = ""
 
     def counters_of(self, variant: Variant) -> tuple[tuple[str, str], ...]:

@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from whet.core.errors import UsageError
 from whet.core.hub import snapshot_of
 from whet.core.quote import shell_word, shell_words
-from whet.core.records.engine import Variant
+from whet.core.records.engine import Scalar, Variant
 from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
 
@@ -62,6 +63,21 @@ def installed_versions(python: str, names: Sequence[str]) -> dict[str, str | Non
         return None
     versions: dict[str, str | None] = json.loads(answer)
     return versions
+
+
+def all_words(
+    args: Iterable[tuple[str, Scalar]], words_of: Callable[[str, Scalar], list[str]]
+) -> list[str]:
+    """The command-line words of every flag; one ``UsageError`` with all that cannot be set."""
+    words, wrong = list[str](), list[str]()
+    for key, value in args:
+        try:
+            words += words_of(key, value)
+        except UsageError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise UsageError("; ".join(wrong))
+    return words
 
 
 def model_name(path: str) -> str:

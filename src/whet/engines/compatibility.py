@@ -15,9 +15,10 @@ from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from whet.core.flags import format_value, settings_of
+from whet.core.provenance import Device
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.engines.machine import (
     Machine,
@@ -183,12 +184,8 @@ def _rank(row: Row) -> tuple[int, bool, int, int, Version]:
         "*" not in first,
         len(others),
         machine_rank(row.machine),
-        _basis_version(row),
+        max((_numbers(match) for match in _VERSION.finditer(row.basis)), default=(0, 0, 0)),
     )
-
-
-def _basis_version(row: Row) -> Version:
-    return max((_numbers(match) for match in _VERSION.finditer(row.basis)), default=(0, 0, 0))
 
 
 def _numbers(match: re.Match[str]) -> Version:
@@ -210,3 +207,80 @@ def _model_words(folder: Path) -> frozenset[str]:
     dtype = config.get("dtype") or config.get("torch_dtype")
     words |= {f"model={dtype}"} if dtype else set()
     return frozenset(words | ({"model=mla"} if config.get("kv_lora_rank") else set()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedMachine:
+    """GPUs, their compute capability and the engine's version that will be installed there."""
+
+    device: Device
+    capability: tuple[int, int]
+    version: str
+
+    @property
+    def machine(self) -> Machine:
+        """Its kind in the compatibility table."""
+        return Machine(kind=self.device.kind, capability=self.capability)
+
+    def needs(self, resolved: Iterable[ResolvedEngine]) -> tuple[str, ...]:
+        """The packages beside the engine that these variants need there."""
+        rows = (row for item in resolved for row in lookup(item, self.machine))
+        return tuple(sorted({row.package for row in rows if row.package is not None}))
+
+
+def newest_known(engine: str) -> str:
+    """The newest version at which a row of the compatibility table starts."""
+    return max((row.since for row in compatibility_rows(engine) if row.since), key=version_of)
+
+
+Status = Literal["available", "slow", "doubtful", "not available here", "not known here"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installed:
+    """``cpu_build`` is True for a build for CPUs; ``packages`` are others that a lever may need."""
+
+    version: str
+    cpu_build: bool
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeverStatus:
+    """One lever on a machine; ``row`` is None where the table does not cover it."""
+
+    lever: str
+    status: Status
+    row: Row | None
+
+
+def is_blocked(row: Row, installed: Installed | None) -> bool:
+    """Whether this table row blocks the lever on this installation."""
+    if row.outcome == "needs package":
+        return installed is None or row.package not in installed.packages
+    return row.outcome in STOPS
+
+
+def lever_statuses(
+    rows: Sequence[Row], engine: str, installed: Installed, machine: Machine
+) -> tuple[LeverStatus, ...]:
+    """The status of every lever of the table, in the table's order."""
+    levers = dict.fromkeys(row.lever for row in rows)
+    covering = [row for row in rows if row.applies(engine, installed.version, machine)]
+    chosen = {
+        lever: most_specific(row for row in covering if row.lever == lever) for lever in levers
+    }
+    return tuple(
+        LeverStatus(lever=lever, status=_status(row, installed), row=row)
+        for lever, row in chosen.items()
+    )
+
+
+def _status(row: Row | None, installed: Installed) -> Status:
+    if row is None:
+        return "not known here"
+    if is_blocked(row, installed):
+        return "not available here"
+    if row.outcome in WARNINGS:
+        return "slow" if row.outcome == "works, slow" else "doubtful"
+    return "available"

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from whet.core.redact import redact
@@ -69,7 +71,7 @@ class Guardian:
             if engine.poll() is None:
                 _signal_all(signal.SIGTERM)
                 deadline = time.monotonic() + self._grace_s
-                self._pump(engine, until=lambda: not _children() or time.monotonic() > deadline)
+                self._pump(engine, until=lambda: not _below() or time.monotonic() > deadline)
         finally:
             _end_all()
         self._drain(engine)
@@ -127,57 +129,38 @@ def _die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _below() -> list[psutil.Process]:
+    """Every process below, also one in a session of its own; orphans come to this one."""
+    return psutil.Process().children(recursive=True)
+
+
 def _signal_all(number: int) -> None:
-    """Every process below, also one that made itself a session of its own."""
-    for pid in _descendants():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-
-
-def _children() -> list[int]:
-    """Direct children; with the subreaper flag every orphan below becomes one."""
-    path = Path(f"/proc/self/task/{os.getpid()}/children")
-    with contextlib.suppress(OSError):
-        return [int(word) for word in path.read_text(encoding="ascii").split()]
-    return []
-
-
-def _descendants() -> list[int]:
-    pids: list[int] = []
-    waiting = _children()
-    while waiting:
-        pid = waiting.pop()
-        pids.append(pid)
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                waiting += [int(word) for word in (task / "children").read_text().split()]
-    return pids
+    for process in _below():
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
 
 
 def _collect_orphans(engine: int) -> None:
     """Reap finished orphans; the engine itself is left to its ``Popen``."""
-    for pid in _children():
-        if pid != engine:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, options)) and ended.si_pid != engine:
+            os.waitpid(ended.si_pid, 0)
 
 
 def _end_all() -> None:
     """SIGKILL whatever lives below until nothing does; bounded, for a D state cannot be killed."""
     deadline = time.monotonic() + 10.0
-    while time.monotonic() < deadline:
-        if not any(_running(pid) for pid in _descendants()):
-            return
+    while any(map(_running, _below())) and time.monotonic() < deadline:
         _signal_all(signal.SIGKILL)
         time.sleep(0.05)
 
 
-def _running(pid: int) -> bool:
+def _running(process: psutil.Process) -> bool:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
         return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def main(words: list[str]) -> int:

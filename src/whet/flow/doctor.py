@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from whet.core.provenance import Device, find_device
 from whet.engines import EngineProfile, get_profile
-from whet.engines.compatibility import Row, compatibility_rows
-from whet.engines.installed import Installed, LeverStatus, Status, lever_statuses
+from whet.engines.compatibility import (
+    Installed,
+    LeverStatus,
+    Row,
+    Status,
+    compatibility_rows,
+    lever_statuses,
+)
 from whet.engines.machine import Machine, cpu_features, find_machine
 
 
@@ -34,14 +38,12 @@ class Examination:
     rows: tuple[Row, ...]
 
     @property
-    def counts(self) -> dict[str, int]:
-        """How many levers have each status, the working ones first."""
-        counts = Counter(item.status for item in self.levers)
-        return {status: counts[status] for status in get_args(Status) if counts[status]}
-
-    def levers_with(self, status: str) -> tuple[str, ...]:
-        """The levers with this status."""
-        return tuple(item.lever for item in self.levers if item.status == status)
+    def by_status(self) -> dict[str, list[str]]:
+        """The levers of each status, the working ones first."""
+        return {
+            status: [item.lever for item in self.levers if item.status == status]
+            for status in get_args(Status)
+        }
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints."""
@@ -74,7 +76,7 @@ def examine(engine: str, python: Path | None) -> Examination:
         python=program,
         installed=installed,
         problem=_problem(profile, program, installed, gpu=device.kind == "cuda"),
-        levers=_levers(engine, rows, installed, machine),
+        levers=() if installed is None else lever_statuses(rows, engine, installed, machine),
         rows=rows,
     )
 
@@ -90,12 +92,6 @@ def _problem(
     if installed is None:
         return profile.installation.missing(python)
     return profile.installation.problem(installed, gpu=gpu)
-
-
-def _levers(
-    engine: str, rows: Sequence[Row], installed: Installed | None, machine: Machine
-) -> tuple[LeverStatus, ...]:
-    return () if installed is None else lever_statuses(rows, engine, installed, machine)
 
 
 def _lever_document(item: LeverStatus) -> dict[str, Any]:

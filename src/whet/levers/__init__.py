@@ -17,7 +17,7 @@ from whet.engines import get_profile
 from whet.levers.async_scheduling import AsyncScheduling
 from whet.levers.attention import Attention
 from whet.levers.base import NOTHING_DECLARED, Cell, Lever, Outcome, Start
-from whet.levers.batching import Batching, PerformanceMode, Preset
+from whet.levers.batching import Batching, PerformanceMode
 from whet.levers.counters import another_server
 from whet.levers.engine import EngineChoice
 from whet.levers.execution import Execution
@@ -37,7 +37,6 @@ LEVERS: Final[tuple[Lever, ...]] = (
     EngineChoice(),
     Weights(),
     Kernels(),
-    Preset(),
     PerformanceMode(),
     Settings(),
     KvCache(),
@@ -80,7 +79,7 @@ def start_side_effects(mine: EngineFacts, reference: EngineFacts) -> Iterator[tu
 
 
 def lever_args(values: Mapping[str, Any]) -> dict[str, Scalar]:
-    """The engine flags that a variant's own lever keys stand for (``preset: chat``)."""
+    """The engine flags that a variant's own lever keys stand for (``kernels: marlin``)."""
     args: dict[str, Scalar] = {}
     for lever in LEVERS:
         if lever.name in values:

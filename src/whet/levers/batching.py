@@ -1,12 +1,11 @@
-"""Static batches, scheduler presets, and vLLM's performance modes."""
+"""Static batches, and vLLM's performance modes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from whet.core.flags import plain_args
 from whet.core.records.engine import ResolvedEngine, Scalar, Variant
 from whet.core.records.evidence import Claim
 from whet.core.records.load import TrialRecord
@@ -46,22 +45,6 @@ class Batching(Lever):
         return "proved", "each batch was sent when the one before had ended", source
 
 
-class Preset(Lever):
-    """``preset``: scheduler flags by kind of traffic, which ``args`` may override.
-
-    A small token budget per step keeps the gaps between a stream's tokens short, a large one fills
-    the device (vLLM, "Optimization and Tuning", chunked prefill). ``hybrid`` takes the large budget
-    and lets no single prompt have more than 1,024 tokens of a step.
-    """
-
-    name = "preset"
-    spec_type = Literal["chat", "batch", "hybrid"]
-
-    def engine_args(self, value: Any) -> Mapping[str, Scalar]:
-        """The scheduler flags of a preset."""
-        return PRESETS[value]
-
-
 class PerformanceMode(Lever):
     """``performance_mode``: defaults of vLLM for few requests or for many.
 
@@ -75,42 +58,6 @@ class PerformanceMode(Lever):
     def engine_args(self, value: Any) -> Mapping[str, Scalar]:
         """The flag of the same name."""
         return {"performance_mode": value}
-
-    def problem(self, variant: Variant) -> str | None:
-        """A mode whose every setting the spec has set itself."""
-        args = plain_args(variant)
-        if args.get("performance_mode") == "throughput" and args.keys() >= _DOUBLED:
-            return (
-                "performance_mode: throughput doubles max_num_seqs and max_num_batched_tokens "
-                "where they are not set, and both are set; leave one of them or the mode out"
-            )
-        if args.get("performance_mode") == "interactivity" and args.get("enforce_eager") is True:
-            return (
-                "performance_mode: interactivity captures more CUDA graphs, and enforce_eager "
-                "captures none; leave one of the two out"
-            )
-        return None
-
-
-_DOUBLED: Final = frozenset({"max_num_seqs", "max_num_batched_tokens"})
-PRESETS: Final[Mapping[str, Mapping[str, Scalar]]] = {
-    "chat": {
-        "enable_chunked_prefill": True,
-        "max_num_batched_tokens": 2048,
-        "max_num_seqs": 128,
-    },
-    "batch": {
-        "enable_chunked_prefill": True,
-        "max_num_batched_tokens": 16384,
-        "max_num_seqs": 512,
-    },
-    "hybrid": {
-        "enable_chunked_prefill": True,
-        "max_num_batched_tokens": 8192,
-        "max_num_seqs": 256,
-        "long_prefill_token_threshold": 1024,
-    },
-}
 
 
 def _sent_early(trial: TrialRecord) -> int:

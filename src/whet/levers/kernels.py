@@ -25,17 +25,6 @@ Format = Literal[
 """vLLM's names of the formats; ``mixed_precision`` are integers below the activations' bits."""
 _PER_FORMAT: Final = "linear_backend_per_quant"
 _ALL: Final = ""
-_INTEGERS: Final = frozenset({"W4A16", "W8A16"})
-_SCHEMES: Final[Mapping[str, frozenset[str]]] = {
-    "conch": _INTEGERS,
-    "cutlass": frozenset({"W8A8-INT8", "FP8", "FP8_BLOCK", "W4A8_FP8", "NVFP4"}),
-    "deep_gemm": frozenset({"FP8_BLOCK"}),
-    "exllama": _INTEGERS,
-    "machete": _INTEGERS,
-    "marlin": _INTEGERS | {"FP8", "FP8_BLOCK", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4-W4A4"},
-    "triton": frozenset({"W4A16", "W8A8-INT8", "FP8", "FP8_BLOCK"}),
-}
-"""The stored schemes that vLLM has a kernel for in a library; others fall back or fail."""
 _KINDS: Final = (
     ("BlockScaled", ("fp8_block_w8a8",)),
     ("FP8", ("fp8_w8a8", "w8a16_fp8", "fp8_block_w8a8")),
@@ -62,24 +51,15 @@ class Kernels(Lever):
         return {"linear_backend": value}
 
     def problem(self, variant: Variant) -> str | None:
-        """A library without a kernel for the stored weights."""
-        if "quantization" in plain_args(variant):
+        """A library for weights that are not quantized; vLLM says what it has no kernel for."""
+        libraries = requested_libraries(variant)
+        plain = variant.scheme in UNQUANTIZED and "quantization" not in plain_args(variant)
+        if not libraries or not plain:
             return None
-        for library in requested_libraries(variant).values():
-            if variant.scheme in UNQUANTIZED:
-                return (
-                    f"kernels: {library} chooses how quantized weights are multiplied, and these "
-                    f"are {variant.scheme}; leave kernels out"
-                )
-            schemes = _SCHEMES.get(library)
-            one = variant.scheme != "mixed"
-            if one and schemes is not None and variant.scheme not in schemes:
-                known = sorted(name for name in _SCHEMES if variant.scheme in _SCHEMES[name])
-                return (
-                    f"vLLM has no {library} kernel for {variant.scheme} weights; set kernels to "
-                    f"{', '.join([*known, 'humming'])} or auto"
-                )
-        return None
+        return (
+            f"kernels: {', '.join(libraries.values())} chooses how quantized weights run, "
+            f"and these are {variant.scheme}; leave kernels out"
+        )
 
     def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
         """Only where a library is requested."""

@@ -179,7 +179,8 @@ def _judge_rate(cell: Cell, hits: float, queries: float, sources: tuple[str, ...
 
 def _by_responses(cell: Cell) -> Outcome:
     """Of a server without such counters: ``cached_tokens`` in the usage of every response."""
-    hits, queries = _cached_tokens(cell.trials), _prompt_tokens(cell.trials)
+    hits = float(sum(each.cached_tokens or 0 for each in _completed(cell.trials)))
+    queries = _prompt_tokens(cell.trials)
     source = (f"usage of the responses: {hits:,.0f} of {queries:,.0f} prompt tokens cached",)
     if cell.variant.prefix_cache:
         return _judge_rate(cell, hits, queries, source)
@@ -196,10 +197,6 @@ def _responses_say(trials: Sequence[TrialRecord]) -> bool:
     """Whether every completed response reports its cached tokens, and there are any."""
     events = _completed(trials)
     return bool(events) and all(None not in (e.cached_tokens, e.prompt_tokens) for e in events)
-
-
-def _cached_tokens(trials: Sequence[TrialRecord]) -> float:
-    return float(sum(each.cached_tokens or 0 for each in _completed(trials)))
 
 
 def _prompt_tokens(trials: Sequence[TrialRecord]) -> float:

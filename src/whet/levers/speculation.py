@@ -32,15 +32,6 @@ class SpeculativeDecoding(Lever):
             by = "" if draft is None else f" by {_model_name(draft)}"
             yield f"speculation={speculation_label(variant)}{by}"
 
-    def problem(self, variant: Variant) -> str | None:
-        """A draft model has to be named."""
-        speculation = variant.speculation
-        if speculation is None or speculation.method != "draft_model":
-            return None
-        if speculation.draft_path is not None:
-            return None
-        return "speculation with a draft model needs a draft; set model.draft"
-
     def claims(self, resolved: ResolvedEngine) -> Iterator[Claim]:
         """Tokens accepted, or no draft at all."""
         if resolved.variant.speculation is None:

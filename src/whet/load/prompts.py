@@ -80,6 +80,6 @@ class Renderer:
 @lru_cache(maxsize=4)
 def load_renderer(folder: Path, max_tokens: int | None, variables: Variables = ()) -> Renderer:
     """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
-    from whet.checkpoint.file_tokenizer import open_tokenizer
+    from whet.checkpoint.tokenizer import load_tokenizer
 
-    return Renderer(open_tokenizer(folder), max_tokens=max_tokens, variables=dict(variables))
+    return Renderer(load_tokenizer(folder), max_tokens=max_tokens, variables=dict(variables))

@@ -25,7 +25,7 @@ class TextTokenizer:
     """Token ids of texts and chats as a server reads them, and words to write texts with."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """``tokenizer`` is one that ``open_tokenizer`` returns."""
+        """``tokenizer`` is one that ``load_tokenizer`` returns."""
         self._tokenizer = tokenizer
         self._numbers: dict[int, int] = {}
 
@@ -99,9 +99,9 @@ class TextTokenizer:
 @lru_cache(maxsize=4)
 def load_text_tokenizer(folder: Path) -> TextTokenizer:
     """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
-    from whet.checkpoint.file_tokenizer import open_tokenizer  # prompts of token ids need none
+    from whet.checkpoint.tokenizer import load_tokenizer  # prompts of token ids need none
 
-    return TextTokenizer(open_tokenizer(folder))
+    return TextTokenizer(load_tokenizer(folder))
 
 
 def seeded(label: str) -> np.random.Generator:

@@ -4,9 +4,8 @@ from whet.core.records.plan import MemoryPlan, Problem
 from whet.predict.advice import Traffic, advise, far_beyond, fitting_length
 from whet.predict.disk import check_disk, disk_problems, disk_uses
 from whet.predict.feasibility import Feasibility, assess_variants, longest_request
-from whet.predict.memory import Demand, plan_memory
+from whet.predict.memory import Demand, group_memory_warnings, plan_memory
 from whet.predict.predict import predict_checkpoint
-from whet.predict.together import group_memory_warnings
 
 __all__ = [
     "Demand",

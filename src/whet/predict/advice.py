@@ -72,9 +72,8 @@ def far_beyond(length: int, enough: int) -> bool:
 def _utilization(settings: Settings, device: Device) -> Iterator[str]:
     if device.kind == "cuda" and settings.utilization > HIGH_UTILIZATION:
         yield (
-            f"gpu_memory_utilization {settings.utilization:g} leaves little room: activations can "
-            "peak above what the engine profiled at its start, and a neighbour's memory counts "
-            f"too; set it to {DEFAULT_UTILIZATION:g} unless it was tried under full load"
+            f"gpu_memory_utilization {settings.utilization:g} leaves little room for peaks of "
+            f"activations; set it to {DEFAULT_UTILIZATION:g} unless it was tried under full load"
         )
 
 
@@ -83,32 +82,26 @@ def _length(settings: Settings, traffic: Traffic) -> Iterator[str]:
     if enough is not None and far_beyond(settings.max_model_len, enough):
         yield (
             f"max_model_len {settings.max_model_len:,}, while 99 in 100 requests fit "
-            f"{traffic.p99_tokens:,} tokens: set it to {enough:,}, which also holds the longest "
-            "request of the run; the KV cache must have room for one request of max_model_len "
-            "before the server starts"
+            f"{traffic.p99_tokens:,} tokens: set it to {enough:,}, which holds the longest too"
         )
 
 
 def _queue(settings: Settings, traffic: Traffic) -> Iterator[str]:
     room = settings.max_seqs * settings.data_parallel
     if room < traffic.largest_batch:
-        times = "" if settings.data_parallel == 1 else f" × {settings.data_parallel} replicas"
+        least = math.ceil(traffic.largest_batch / settings.data_parallel)
         yield (
-            f"max_num_seqs {settings.max_seqs}{times} is below the largest batch: batch "
-            f"{traffic.largest_batch} will queue, and the wait counts in TTFT; set max_num_seqs to "
-            f"at least {math.ceil(traffic.largest_batch / settings.data_parallel)}, or take larger "
-            "batches out of load.concurrency"
+            f"max_num_seqs {settings.max_seqs} × {settings.data_parallel} replicas: batch "
+            f"{traffic.largest_batch} will queue, which counts in TTFT; set it to at least {least}"
         )
 
 
 def _cold(variant: Variant) -> Iterator[str]:
     count = len(variant.loras)
     if variant.max_loras is not None and variant.max_loras < count:
-        cold = count - variant.max_loras
         yield (
-            f"max_loras {variant.max_loras} for {count} adapters: {cold} at a time "
-            f"{'is' if cold == 1 else 'are'} cold, and a request for one waits until it is copied "
-            f"to the device; set max_loras to {count} to keep all of them warm"
+            f"max_loras {variant.max_loras} for {count} adapters: {count - variant.max_loras} at a "
+            f"time are cold, and requests wait for their copy; set it to {count} to keep all warm"
         )
 
 
@@ -121,10 +114,8 @@ def _front_end(variant: Variant, device: Device, traffic: Traffic) -> Iterator[s
     count = plain_args(variant).get("api_server_count", 1)
     if device.kind == "cuda" and traffic.largest_batch >= _MANY and count in (1, "1"):
         yield (
-            "one API server process writes out some 11,000 pieces of text a second at most, a "
-            f"token each without speculation: for {traffic.largest_batch} in flight measure "
-            "api_server_count 4 too (1.1 to 1.3 times the throughput at 256 on an H100, but 0.8 "
-            "to 0.9 times at 128 on an H200)"
+            "one API server process writes out some 11,000 pieces of text a second at most: for "
+            f"{traffic.largest_batch} in flight measure api_server_count 4 too"
         )
 
 
@@ -141,8 +132,7 @@ def _graphs(
         yield (
             f"a step of {traffic.largest_batch} requests with {variant.speculation.num_tokens} "
             f"proposals each has {tokens:,} tokens, more than vLLM's largest CUDA graph "
-            f"({largest:,}), and runs without one: set max_cudagraph_capture_size to {tokens}, "
-            "or speculate with fewer tokens"
+            f"({largest:,}): set max_cudagraph_capture_size to {tokens}, or speculate with fewer"
         )
 
 
@@ -157,7 +147,6 @@ def _prompts_of_experts(
     if device.kind == "cuda" and target.experts is not None and 0 < graph < longest:
         yield (
             "a step with a long prompt runs outside of CUDA graphs, whose largest has "
-            f"{graph:,} tokens, and then the host launches every layer of experts: measure "
-            f"{' with '.join(f'{name} {size}' for name, size in GRAPHS_OF_EXPERTS)} too (1.3 to "
-            "1.7 times the throughput of 30B-A3B on four H100s)"
+            f"{graph:,} tokens, which is slow for experts: measure "
+            f"{' with '.join(f'{name} {size}' for name, size in GRAPHS_OF_EXPERTS)} too"
         )

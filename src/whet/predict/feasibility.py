@@ -8,20 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint import (
-    read_facts,
-    serving_difference,
-    tokenizer_difference,
-    weights_facts,
-)
-from whet.checkpoint.headers import read_headers
+from whet.checkpoint import read_facts, tokenizer_difference, weights_facts
+from whet.checkpoint.lora import foreign_width
 from whet.core.errors import CheckpointError
 from whet.core.provenance import Device
 from whet.core.records.engine import Variant
 from whet.core.records.model import ModelFacts
 from whet.core.records.plan import MemoryPlan, Problem, ProblemKind
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
-from whet.predict.adapters import foreign_width
 from whet.predict.disk import DiskUse, disk_uses
 from whet.predict.memory import Demand, plan_memory
 from whet.predict.predict import predict_checkpoint
@@ -173,7 +167,6 @@ def _demand(spec: Spec, target: ModelFacts) -> Demand:
 def _problems(case: _Case, memory: MemoryPlan) -> Iterator[Problem]:
     yield from _same_model(case)
     yield from _draft(case)
-    yield from _own_head(case)
     yield from _adapters(case)
     yield from _scheduler(case)
     lengths = tuple(_lengths(case))
@@ -218,8 +211,7 @@ def _scheduler(case: _Case) -> Iterator[Problem]:
         yield case.problem(
             "settings",
             f"max_num_batched_tokens {settings.batched_tokens} is below max_num_seqs "
-            f"{settings.max_seqs}: a step must have room for one token of each request; set "
-            f"max_num_batched_tokens to at least {settings.max_seqs}, or lower max_num_seqs",
+            f"{settings.max_seqs}; set it to at least {settings.max_seqs}, or lower max_num_seqs",
         )
     if not settings.chunked_prefill and settings.batched_tokens < settings.max_model_len:
         yield case.problem(
@@ -239,8 +231,7 @@ def _scheduler(case: _Case) -> Iterator[Problem]:
     if settings.expert_parallel and case.target.experts is None:
         yield case.problem(
             "settings",
-            "enable_expert_parallel needs a mixture of experts, and "
-            f"{case.target.architecture} is dense; leave it out",
+            f"enable_expert_parallel: {case.target.architecture} is dense; leave it out",
         )
 
 
@@ -281,20 +272,15 @@ def _same_model(case: _Case) -> Iterator[Problem]:
                 "shape", f"{size} is {mine} in the {names[0]} and {its} in the {names[1]}; {fix}"
             )
             return
-    if one.sha256 != two.sha256:
-        difference = tokenizer_difference(
-            Path(case.target.path), Path(case.stored.path), names=names
-        )
-        yield case.problem("tokenizer", f"{difference}; {fix}")
-    elif one.eos_token_ids != two.eos_token_ids:
-        yield case.problem(
-            "tokenizer",
+    difference = tokenizer_difference(
+        Path(case.target.path), Path(case.stored.path), names=names, serving=True
+    )
+    if difference is None and one.eos_token_ids != two.eos_token_ids:
+        difference = (
             f"an answer ends with the ids {list(one.eos_token_ids)} in the {names[0]} and "
-            f"{list(two.eos_token_ids)} in the {names[1]}; {fix}",
+            f"{list(two.eos_token_ids)} in the {names[1]}"
         )
-    elif difference := serving_difference(
-        Path(case.target.path), Path(case.stored.path), names=names
-    ):
+    if difference is not None:
         yield case.problem("tokenizer", f"{difference}; {fix}")
 
 
@@ -311,29 +297,14 @@ def _draft(case: _Case) -> Iterator[Problem]:
         difference = tokenizer_difference(Path(case.target.path), Path(case.draft.path))
         yield case.problem(
             "tokenizer",
-            "the draft's tokenizer is not the target's, so its proposals would be rejected: "
-            f"{difference}; "
-            "choose a draft made for this target",
+            f"the draft's tokenizer is not the target's: {difference}; choose a draft made for "
+            "this target",
         )
     elif case.draft.vocab_size != case.target.vocab_size:
         yield case.problem(
             "vocabulary",
             f"the target's vocab_size is {case.target.vocab_size} and the draft's "
             f"{case.draft.vocab_size}; choose a draft of the same vocab_size",
-        )
-
-
-def _own_head(case: _Case) -> Iterator[Problem]:
-    """vLLM quantizes a copy of the target's output head; a draft's own is no such copy."""
-    speculation = case.variant.speculation
-    if speculation is None or "draft_lm_head_quantization" not in dict(speculation.options):
-        return
-    folder = None if speculation.draft_path is None else Path(speculation.draft_path)
-    if folder is not None and folder.is_dir() and "lm_head.weight" in read_headers(folder):
-        yield case.problem(
-            "vocabulary",
-            f"{folder.name} brings an output head of its own, and draft_lm_head_quantization is of "
-            "the target's; leave it out",
         )
 
 

@@ -67,6 +67,8 @@ def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Se
     replicas = _number(args, "data_parallel_size", 1)
     batched, seqs = _scheduled(args, device, length=length, workers=tensor * pipeline)
     float32 = str(args.get("dtype", "auto")) in ("float32", "float")
+    # A GPU's scheduler runs a step ahead (``max_concurrent_batches`` of vLLM 0.32).
+    ahead = device.kind != "cpu" and args.get("async_scheduling") is not False
     return Settings(
         max_model_len=length,
         utilization=_number(args, "gpu_memory_utilization", DEFAULT_UTILIZATION),
@@ -84,7 +86,7 @@ def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Se
         chunked_prefill=args.get("enable_chunked_prefill") is not False,
         seqs_set="max_num_seqs" in args,
         graph_tokens=_graph_tokens(args),
-        in_flight=batched * _steps_at_once(args, device),
+        in_flight=batched * (2 if ahead else 1),
         float32_states=float32
         or device.kind == "cpu"
         or args.get("mamba_ssm_cache_dtype") == "float32",
@@ -117,11 +119,6 @@ def _scheduled(
         tokens = max(tokens, length)
     batched = int(_number(args, "max_num_batched_tokens", tokens))
     return batched, int(_number(args, "max_num_seqs", min(most, batched)))
-
-
-def _steps_at_once(args: dict[str, Scalar], device: Device) -> int:
-    """A GPU's scheduler runs a step ahead (``max_concurrent_batches`` of vLLM 0.32)."""
-    return 1 if device.kind == "cpu" or args.get("async_scheduling") is False else 2
 
 
 def _elsewhere(args: dict[str, Scalar]) -> bool:

@@ -2,7 +2,7 @@
 
 Prompts are sent as token ids, so a server with another tokenizer may score well and still read a
 user's text as other tokens. Local files are compared before anything starts
-(``checkpoint.serving_difference``); this module sends about fifty texts to the running server.
+(``checkpoint.tokenizer_difference``); this module sends about fifty texts to the running server.
 """
 
 from __future__ import annotations

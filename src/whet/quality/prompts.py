@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem
-from whet.checkpoint.file_tokenizer import open_tokenizer
 from whet.checkpoint.thinking import Thinking, find_thinking, thinking_off
+from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import UsageError
 from whet.quality.data import HeldoutDocument, Message, Task
 
@@ -28,7 +28,7 @@ class Encoder:
         ``variables`` are handed to the chat template. Thinking is off unless they decide it.
         """
         self._folder = folder
-        self._tokenizer = open_tokenizer(folder)
+        self._tokenizer = load_tokenizer(folder)
         template = ChatTemplate(self._tokenizer, variables=variables)
         self.thinking_off = thinking_off(template.source, template.variables)
         self._template = template.with_variables(self.thinking_off)

@@ -39,27 +39,26 @@ def adapter(folder: Path, rank: int) -> str:
     return str(write_adapter(folder, r=rank))
 
 
-def test_the_variants_flags_win_over_its_preset_and_that_over_the_engines(tmp_path: Path) -> None:
-    """The preset chat: chunked prefill, 2,048 tokens a step, 128 sequences."""
-    engine = {"name": "fake", "args": {"max_num_seqs": 1, "max_num_batched_tokens": 1, "seed": 7}}
-    found = variant(tmp_path, {"preset": "chat", "args": {"max_num_seqs": 64}}, engine=engine)
+def test_the_variants_flags_win_over_its_lever_keys_and_those_over_the_engines(
+    tmp_path: Path,
+) -> None:
+    engine = {
+        "name": "fake",
+        "args": {"performance_mode": "balanced", "max_num_seqs": 1, "seed": 7},
+    }
+    keys = {"performance_mode": "throughput", "args": {"max_num_seqs": 64}}
+    found = variant(tmp_path, keys, engine=engine)
     assert dict(found.engine_args) == {
         "seed": 7,
-        "enable_chunked_prefill": True,
-        "max_num_batched_tokens": 2048,
+        "performance_mode": "throughput",
         "max_num_seqs": 64,
     }
-    assert len(found.engine_args) == 4
+    assert len(found.engine_args) == 3
 
 
-def test_its_own_flags_are_those_of_the_preset_and_of_args(tmp_path: Path) -> None:
-    found = variant(tmp_path, {"preset": "chat", "args": {"seed": 1}})
-    assert set(found.own_args) == {
-        "enable_chunked_prefill",
-        "max_num_batched_tokens",
-        "max_num_seqs",
-        "seed",
-    }
+def test_its_own_flags_are_those_of_its_keys_and_of_args(tmp_path: Path) -> None:
+    found = variant(tmp_path, {"performance_mode": "throughput", "args": {"seed": 1}})
+    assert set(found.own_args) == {"performance_mode", "seed"}
     assert variant(tmp_path / "plain", {}).own_args == ()
 
 

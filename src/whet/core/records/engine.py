@@ -77,7 +77,7 @@ class Variant:
     or hub id of quantized weights. ``scheme`` is what is stored there, and ``recipe_schemes`` the
     recipe's own words for it, a mixed recipe's wider form after it.
     ``engine_args`` are the engine's own flags without dashes (``max_model_len``), spec-wide ones
-    first, a preset's after, the variant's own last. ``loras`` are (name, folder) of adapters,
+    first, those of lever keys after, the variant's own last. ``loras`` are (name, folder) pairs,
     ``max_loras`` how many of them are in memory at once, ``lora_skew`` how unevenly requests use
     them (``core.adapters``). ``batching`` is how requests are sent:
     ``continuous``, or ``static`` batches that wait for their slowest member. ``own_args`` names the

@@ -10,7 +10,6 @@ from whet.core.numbers import LARGEST
 
 SIXTEEN_BIT: Final = "16bit"
 """The target's own weights, in whatever form it is stored."""
-_AS_STORED: Final = "as_stored"
 
 
 def _strict_int(value: object) -> object:
@@ -19,11 +18,7 @@ def _strict_int(value: object) -> object:
     return value
 
 
-def _own_weights(value: object) -> object:
-    return SIXTEEN_BIT if value == _AS_STORED else value
-
-
-Weights = Annotated[str, BeforeValidator(_own_weights)]
+Weights = Annotated[str, BeforeValidator(lambda v: SIXTEEN_BIT if v == "as_stored" else v)]
 """``as_stored`` is another spelling of ``16bit``."""
 Whole = Annotated[int, BeforeValidator(_strict_int)]
 Positive = Annotated[Whole, Field(ge=1)]

@@ -96,7 +96,8 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
         sentences = dict.fromkeys(_sentence(item) for item in error.errors())
         raise UsageError("; ".join(list(sentences)[:3])) from error
     require_name(spec.name, "the run's name")
-    for key, engine in {"engine": spec.engine, **_sections(spec.engines)}.items():
+    others = {f"engines.{name}": engine for name, engine in spec.engines.items()}
+    for key, engine in {"engine": spec.engine, **others}.items():
         if engine.url is not None:
             split_server_url(engine.url, f"{key}.url")
     for name in spec.recipes:
@@ -107,10 +108,6 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
         for adapter in variant.loras:
             require_name(adapter, "the adapter")
     return spec
-
-
-def _sections(engines: Mapping[str, EngineSpec]) -> dict[str, EngineSpec]:
-    return {f"engines.{name}": engine for name, engine in engines.items()}
 
 
 def _texts(data: object) -> Iterator[str]:

@@ -40,7 +40,6 @@ _OPTION_KEYS: Final = (
 )
 _SWEPT: Final = {"num_tokens": "k", "synthetic_acceptance": "accepted"}
 """Keys of ``speculation`` that take a list, and what stands for them in a variant's name."""
-_SHARE_HEAD: Final = ("eagle", "eagle3", "mtp")
 _NO_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
 """Methods without a draft model: they propose what the text repeats."""
 
@@ -117,13 +116,7 @@ class SpeculationSpec(Strict):
         return self.options | {name: value for name, value in own.items() if value is not None}
 
     @model_validator(mode="after")
-    def _once(self) -> SpeculationSpec:
-        for name, own in (
-            *((name, name) for name in _OPTION_KEYS),
-            (BY_LOAD, "num_tokens_by_load"),
-        ):
-            if getattr(self, own) and name in self.options:
-                raise ValueError(f"{own} is set twice; take {name} out of options")
+    def _ranges(self) -> SpeculationSpec:
         if self.synthetic_acceptance is not None and (
             self.rejection_sample_method or "rejection_sample_method" in self.options
         ):
@@ -141,16 +134,6 @@ class SpeculationSpec(Strict):
                     f"{self.num_tokens}; raise num_tokens or lower K"
                 )
             end = stop
-        return self
-
-    @model_validator(mode="after")
-    def _heads_only(self) -> SpeculationSpec:
-        method = self.engine_options.get("draft_lm_head_quantization")
-        if method is not None and self.method not in _SHARE_HEAD:
-            raise ValueError(
-                f"draft_lm_head_quantization is of a draft that shares the target's output head "
-                f"({', '.join(_SHARE_HEAD)}), and {self.method} does not; leave it out"
-            )
         return self
 
     @model_validator(mode="after")

@@ -8,9 +8,8 @@ from whet.engines.base import Counters, EngineProfile, Kernels, LayerWords, Page
 from whet.engines.failures import Failures
 from whet.engines.llamacpp.engine import LlamaCppEngine
 from whet.engines.llamacpp.failures import FAILURES
-from whet.engines.llamacpp.log import read_log
+from whet.engines.llamacpp.log import KERNELS, read_log
 from whet.engines.llamacpp.pages import COUNTERS, read_declared
-from whet.engines.llamacpp.types import KERNELS
 
 __all__ = ["ENGINE", "PROFILE"]
 

@@ -20,7 +20,7 @@ from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
 from whet.core.redact import public_env
 from whet.core.spec import GGUF_SCHEMES, EngineSpec
-from whet.engines.command import shell_line
+from whet.engines.command import all_words, shell_line
 from whet.engines.launch import serve_process
 from whet.engines.llamacpp.tokens import require_same_ids
 
@@ -240,23 +240,22 @@ def _speculation_words(speculation: Speculation) -> list[str]:
 
 def _flag_words(args: dict[str, Scalar], program: str) -> list[str]:
     """Plain flags, each checked against what this llama-server has."""
-    known, words, wrong = known_flags(program), list[str](), list[str]()
-    for key, value in args.items():
+    known = known_flags(program)
+
+    def words_of(key: str, value: Scalar) -> list[str]:
         name = _COMMON.get(key, key).replace("-", "_")
         negative = f"no_{name}"
         if name in _OWNED:
-            wrong.append(f"engine flag {key!r} cannot be set here; set {_OWNED[name]}")
-        elif name not in known:
+            raise UsageError(f"engine flag {key!r} cannot be set here", fix=f"set {_OWNED[name]}")
+        if name not in known:
             near = did_you_mean(name, known)
-            wrong.append(f"llama-server has no flag {key!r}{near or '; correct args'}")
-        elif value is False and negative not in known:
-            wrong.append(f"engine flag {key!r} cannot be switched off; leave it out")
-        else:
-            flag = f"--{(negative if value is False else name).replace('_', '-')}"
-            words += [flag] if isinstance(value, bool) else [flag, str(value)]
-    if wrong:
-        raise UsageError("; ".join(wrong))
-    return words
+            raise UsageError(f"llama-server has no flag {key!r}{near or '; correct args'}")
+        if value is False and negative not in known:
+            raise UsageError(f"engine flag {key!r} cannot be switched off", fix="leave it out")
+        flag = f"--{(negative if value is False else name).replace('_', '-')}"
+        return [flag] if isinstance(value, bool) else [flag, str(value)]
+
+    return all_words(args.items(), words_of)
 
 
 def _ambient() -> dict[str, str]:

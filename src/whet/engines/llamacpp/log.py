@@ -8,6 +8,7 @@ from typing import Final
 
 from whet.core.records.evidence import EngineFacts
 from whet.core.units import GIB, MIB
+from whet.engines.base import SchemeKernels
 
 _VERSION: Final = re.compile(r"build:? (\d+) \((\w+)\)")
 _START: Final = "llama_model_loader: loaded meta data"
@@ -94,3 +95,19 @@ def _attention(log: str) -> str | None:
 def _number(pattern: re.Pattern[str], log: str) -> int | None:
     match = pattern.search(log)
     return None if match is None else int(match[1])
+
+
+_SMALLER_BLOCKS: Final = frozenset({"q5_0", "q5_1", "q8_0", "iq4_nl"})
+"""Stored by llama-quantize in place of a k-quant where rows are not a multiple of 256."""
+
+
+def _scheme(*names: str) -> SchemeKernels:
+    """Each type has a kernel of its own; one of another scheme's says that the file is not it."""
+    return SchemeKernels(native=frozenset(names) | _SMALLER_BLOCKS, fallback=frozenset())
+
+
+KERNELS: Final = {
+    "Q4_K_M": _scheme("q4_K", "q5_K", "q6_K"),
+    "Q5_K_M": _scheme("q5_K", "q6_K"),
+    "Q8_0": _scheme("q8_0"),
+}

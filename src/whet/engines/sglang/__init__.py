@@ -15,9 +15,8 @@ from whet.engines.base import (
 )
 from whet.engines.sglang.engine import SglangEngine, find_installed
 from whet.engines.sglang.failures import FAILURES
-from whet.engines.sglang.kernels import KERNELS
 from whet.engines.sglang.limits import build_problem, not_installed
-from whet.engines.sglang.log import START_LINE, UNIT_KV_SCALE, read_log
+from whet.engines.sglang.log import KERNELS, START_LINE, UNIT_KV_SCALE, read_log
 from whet.engines.sglang.pages import COUNTERS, read_declared
 from whet.engines.sglang.scoring import DIALECT
 

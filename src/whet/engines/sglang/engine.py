@@ -23,7 +23,7 @@ from whet.engines.command import (
     model_name,
     shell_line,
 )
-from whet.engines.installed import Installed
+from whet.engines.compatibility import Installed
 from whet.engines.launch import serve_process
 from whet.engines.sglang.flags import variant_words
 from whet.engines.sglang.limits import limitation, not_installed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Final
 
@@ -12,7 +12,7 @@ from whet.core.errors import UsageError
 from whet.core.flags import plain_args
 from whet.core.names import did_you_mean
 from whet.core.records.engine import Scalar, Speculation, Variant
-from whet.engines.command import ask_python
+from whet.engines.command import all_words, ask_python
 
 ALGORITHMS: Final = {
     "draft_model": "STANDALONE",
@@ -80,15 +80,7 @@ def variant_words(variant: Variant, *, python: str) -> list[str]:
     words = [] if variant.prefix_cache else ["--disable-radix-cache"]
     if variant.speculation is not None and variant.speculation.method in ALGORITHMS:
         words += _speculation_words(variant.speculation)
-    wrong = list[str]()
-    for key, value in _own_args(variant):
-        try:
-            words += _flag_words(key, value, python)
-        except UsageError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise UsageError("; ".join(wrong))
-    return words
+    return words + all_words(_own_args(variant), partial(_flag_words, python=python))
 
 
 def _speculation_words(speculation: Speculation) -> list[str]:

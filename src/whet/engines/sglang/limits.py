@@ -9,8 +9,7 @@ from typing import Final
 from whet.core.flags import plain_args, rust_frontend
 from whet.core.records.engine import Speculation, Variant
 from whet.core.spec import GGUF_SCHEMES
-from whet.engines.compatibility import version_of
-from whet.engines.installed import Installed
+from whet.engines.compatibility import Installed, version_of
 from whet.engines.sglang.flags import ALGORITHMS
 
 OLDEST: Final = (0, 5, 17)

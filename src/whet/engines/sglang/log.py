@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from whet.core.records.evidence import EngineFacts
+from whet.engines.base import Kernels, SchemeKernels
 from whet.engines.failures import plain_lines
 
 START_LINE: Final = "server_args=ServerArgs("
@@ -118,3 +119,30 @@ def _settings(args: str, sizes: re.Match[str] | None) -> Iterator[tuple[str, str
         yield "speculative_config.num_speculative_tokens", steps
     elif verified is not None:  # the token that the drafts follow is verified with them
         yield "speculative_config.num_speculative_tokens", str(int(verified) - 1)
+
+
+_W8A16_FP8: Final = frozenset({"CompressedTensorsW8A16Fp8"})
+
+
+def _kernels(*native: str, weight_only: frozenset[str] = frozenset()) -> SchemeKernels:
+    return SchemeKernels(native=frozenset(native), fallback=frozenset(), weight_only=weight_only)
+
+
+_BY_SCHEME: Final = {
+    "W4A16": _kernels("CompressedTensorsWNA16"),
+    "W8A16": _kernels("CompressedTensorsWNA16"),
+    "W8A8-INT8": _kernels("CompressedTensorsW8A8Int8"),
+    "FP8": _kernels("CompressedTensorsW8A8Fp8", weight_only=_W8A16_FP8),
+    "FP8_BLOCK": _kernels("CompressedTensorsW8A8Fp8", weight_only=_W8A16_FP8),
+    "NVFP4": _kernels("CompressedTensorsW4A4Fp4"),
+}
+KERNELS: Final = Kernels(
+    schemes={
+        **_BY_SCHEME,
+        "mixed": _kernels(*(name for each in _BY_SCHEME.values() for name in each.native)),
+    },
+    load_time={"fp8": "FP8"},
+    # Taken where the backend that SGLang prefers (fa3 on Hopper, trtllm_mha on Blackwell,
+    # flashinfer elsewhere) is missing or refused.
+    slow_attention=frozenset({"triton", "torch_native", "flex_attention"}),
+)

@@ -8,11 +8,10 @@ from whet.core.flags import CPU_KV_ENV
 from whet.engines.base import EngineProfile, Installation, Pages, Scoring
 from whet.engines.command import model_name
 from whet.engines.vllm import signals
-from whet.engines.vllm.defects import scores_alone, scoring_defect
 from whet.engines.vllm.deployment import plan_deployment
 from whet.engines.vllm.engine import VllmEngine, find_installed, trial_args
 from whet.engines.vllm.failures import FAILURES
-from whet.engines.vllm.limits import build_problem, not_installed
+from whet.engines.vllm.limits import build_problem, not_installed, scores_alone, scoring_defect
 from whet.engines.vllm.log import START_LINE, read_log
 from whet.engines.vllm.server_info import read_declared
 

@@ -15,10 +15,9 @@ from whet.core.hub import snapshot_of
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import public_env
 from whet.core.units import GIB
+from whet.engines.compatibility import version_of
 from whet.engines.deployment import Deployment, LeftOut, Mount
-from whet.engines.vllm import buckets
-from whet.engines.vllm.flags import adapter_word
-from whet.engines.vllm.hub_words import by_hub_id
+from whet.engines.vllm.flags import adapter_word, by_hub_id
 from whet.engines.vllm.measuring import (
     SHARE,
     Flag,
@@ -49,6 +48,24 @@ _OURS: Final = frozenset({"host", "port", "model", "revision", "served-model-nam
 _NO_FILES: Final = frozenset({"root-path"})
 """Flags whose values begin with a slash and name no file."""
 _PARALLEL: Final = ("tensor", "pipeline", "data")
+_BUCKETS: Final = "custom-histogram-buckets"
+SINCE: Final = "0.32"
+"""The first version that is known to have the flag; 0.26 has not."""
+DEFAULTS: Final[Mapping[str, tuple[float, ...]]] = {
+    "time_to_first_token": (
+        *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+        *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+    ),
+    "inter_token_latency": (
+        *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+        *(10.0, 20.0, 40.0, 80.0),
+    ),
+    "request_latency": (
+        *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+        *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+    ),
+}
+"""vllm/v1/metrics/buckets.py of 0.32, by family; TPOT has the edges of ``inter_token_latency``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,9 +96,11 @@ def plan_deployment(
     local_argv, local_env, local_left = _local(resolved, shared=shared)
     flags, env, left = _portable(resolved, shared=shared)
     flags, places, notes = _placed(flags, resolved)
-    tag = image_tag or _tag(resolved.engine_version)
-    edges = buckets.bucket_edges(edges_s or {}, _version(tag, resolved))
-    bucket_words = () if buckets.FLAG in dict(flags) else buckets.bucket_words(edges)
+    release = _RELEASE.match(resolved.engine_version)
+    tag = image_tag or (f"v{release[0]}" if release else "latest")
+    known = _RELEASE.match(tag.removeprefix("v"))
+    edges = bucket_edges(edges_s or {}, known[0] if known else resolved.engine_version)
+    edge_words = () if _BUCKETS in dict(flags) else bucket_words(edges)
     model, name = places[0], resolved.served_model_name
     at_revision = () if model.revision is None else ("--revision", model.revision)
     user, home = _IMAGE_USER
@@ -96,10 +115,10 @@ def plan_deployment(
         revision=model.revision,
         served_model_name=name,
         model_words=(model.name, *at_revision, "--served-model-name", name),
-        words=(*(word for flag in flags for word in _words(flag)), *bucket_words),
+        words=(*(word for flag in flags for word in _words(flag)), *edge_words),
         env=tuple(sorted(env.items())),
         mounts=tuple(place.mount for place in places if place.mount is not None),
-        gpus=_gpus(dict(flags)),
+        gpus=prod(int(dict(flags).get(f"{kind}-parallel-size", ("1",))[0]) for kind in _PARALLEL),
         port=8000,
         user=user,
         home=home,
@@ -109,7 +128,7 @@ def plan_deployment(
         probe_body=json.dumps({"model": name, "prompt": "Hi", "max_tokens": 1}),
         api_key_variable="VLLM_API_KEY",
         hub_token_variable="HF_TOKEN",
-        local_argv=(*local_argv, *bucket_words),
+        local_argv=(*local_argv, *edge_words),
         local_env=tuple(local_env.items()),
         edges_s=edges,
         left_out=_left_out(left),
@@ -147,22 +166,6 @@ def _placed(
     return flags, places, notes
 
 
-def _tag(version: str) -> str:
-    match = _RELEASE.match(version)
-    return f"v{match[0]}" if match else "latest"
-
-
-def _version(tag: str, resolved: ResolvedEngine) -> str:
-    """The version of an image, the measured one where its tag does not say."""
-    match = _RELEASE.match(tag.removeprefix("v"))
-    return match[0] if match else resolved.engine_version
-
-
-def _gpus(flags: Mapping[str, tuple[str, ...]]) -> int:
-    sizes = (flags.get(f"{kind}-parallel-size", ("1",)) for kind in _PARALLEL)
-    return prod(int(values[0]) for values in sizes)
-
-
 def _words(flag: Flag) -> tuple[str, ...]:
     name, values = flag
     return (f"--{name}", *values)
@@ -188,7 +191,8 @@ def _portable(
     for flag in [flag for flag in flags if flag[0].removeprefix("no-") in _CPU_FLAGS and on_cpu]:
         flags.remove(flag)
         left.append((_OF_A_CPU, " ".join(_words(flag))))
-    for name in [name for name in env if on_cpu and _of_a_cpu(name)]:
+    cpu_env = [name for name in env if name.startswith(_CPU_ENV_PREFIX) or name in _CPU_ENV]
+    for name in cpu_env if on_cpu else ():
         left.append((_OF_A_CPU, f"{name}={env.pop(name)}"))
     return [flag for flag in flags if flag[0] not in _OURS], env, left
 
@@ -246,10 +250,6 @@ def _left_out(left: _Left) -> tuple[LeftOut, ...]:
     )
 
 
-def _of_a_cpu(variable: str) -> bool:
-    return variable.startswith(_CPU_ENV_PREFIX) or variable in _CPU_ENV
-
-
 def _place(path: str, variable: str, *, prefix: str = "") -> _Place:
     """Map a checkpoint's path on this machine to the container."""
     if (snapshot := snapshot_of(path)) is not None:
@@ -283,3 +283,20 @@ def _with_adapters(flag: Flag, adapters: dict[str, _Place]) -> Flag:
     if flag[0] != "lora-modules":
         return flag
     return flag[0], tuple(adapter_word(name, place.name) for name, place in adapters.items())
+
+
+def bucket_edges(
+    edges_s: Mapping[str, tuple[float, ...]], version: str
+) -> dict[str, tuple[float, ...]]:
+    """Every edge by family: the defaults, and ``edges_s`` where ``version`` can have them."""
+    exact = version_of(version) >= version_of(SINCE)
+    return {
+        family: tuple(sorted({*default, *(edges_s.get(family, ()) if exact else ())}))
+        for family, default in DEFAULTS.items()
+    }
+
+
+def bucket_words(edges: Mapping[str, tuple[float, ...]]) -> tuple[str, ...]:
+    """The flag that sets ``edges``; families with the default ones are left out."""
+    changed = {name: each for name, each in edges.items() if each != DEFAULTS[name]}
+    return (f"--{_BUCKETS}", json.dumps(changed)) if changed else ()

@@ -25,14 +25,11 @@ from whet.engines.command import (
     model_name,
     shell_line,
 )
-from whet.engines.compatibility import compatibility_rows
-from whet.engines.installed import Installed
+from whet.engines.compatibility import Installed, PlannedMachine, compatibility_rows
 from whet.engines.launch import serve_process
 from whet.engines.machine import without_avx512
-from whet.engines.planned import PlannedMachine
 from whet.engines.vllm import int4_cpu
-from whet.engines.vllm.flags import adapter_word, flag_words
-from whet.engines.vllm.hub_words import by_hub_id
+from whet.engines.vllm.flags import adapter_word, by_hub_id, flag_words
 from whet.engines.vllm.layout import SHARED_FOLDER, serve_layout
 from whet.engines.vllm.limits import COMPILERS, api_server_count, limitation, not_installed
 from whet.engines.vllm.measuring import ACCESS_LOG, OFFLINE, QUIET_ENV, cpu_cache_gib
@@ -42,6 +39,7 @@ _COMMAND: Final = "vllm.entrypoints.cli.main"
 _SHELL_PORT: Final = 8000
 _NGRAM_DEFAULTS: Final = {"prompt_lookup_min": 5, "prompt_lookup_max": 5}
 _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Those that vLLM takes; the smallest that holds an adapter's."""
 _TRANSFER: Final[Mapping[str, Any]] = {
     "NixlConnector": {
         "kv_connector": "NixlConnector",
@@ -206,13 +204,9 @@ def _lora_words(variant: Variant) -> list[str]:
     words = ["--enable-lora", "--max-loras", str(at_once)]
     words += ["--max-cpu-loras", str(max(at_once, known))]  # vLLM refuses fewer than max-loras
     if variant.lora_rank is not None:
-        words += ["--max-lora-rank", str(_rank_allowed(variant.lora_rank))]
+        rank = next((each for each in _LORA_RANKS if each >= variant.lora_rank), variant.lora_rank)
+        words += ["--max-lora-rank", str(rank)]
     return [*words, "--lora-modules", *starmap(adapter_word, variant.loras)]
-
-
-def _rank_allowed(rank: int) -> int:
-    """The smallest that vLLM takes for adapters of this rank: 1 or a power of 2 from 8 to 512."""
-    return next((each for each in _LORA_RANKS if each >= rank), rank)
 
 
 def _environment(variant: Variant, device: str) -> dict[str, str]:

@@ -1,17 +1,18 @@
-"""The engine flags of a spec, checked against what the installed vLLM takes."""
+"""The engine flags of a spec, checked, and the command with hub ids for any machine."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
 from typing import Final
 
 from whet.core.errors import UsageError
+from whet.core.hub import snapshot_of
 from whet.core.names import did_you_mean
 from whet.core.records.engine import Scalar
-from whet.engines.command import ask_python
+from whet.engines.command import all_words, ask_python
 
 _ASK_TIMEOUT_S = 180.0
 _OWNED: Final = {
@@ -80,19 +81,14 @@ def flag_words(args: Iterable[tuple[str, Scalar]], *, python: str) -> list[str]:
     The installed engine is asked only about a flag that the shipped list does not have. Raises
     ``UsageError`` for an unknown flag, one that whet sets itself, and a switch that has no "off".
     """
-    words: list[str] = []
-    wrong: list[str] = []
-    for key, value in args:
-        try:
-            name = _known_name(key, python)
-            off = _off(key, name, python) if value is False else []
-        except UsageError as error:
-            wrong.append(str(error))
-            continue
-        words += off or ([f"--{name}"] if value is True else [f"--{name}", str(value)])
-    if wrong:
-        raise UsageError("; ".join(wrong))
-    return words
+
+    def words_of(key: str, value: Scalar) -> list[str]:
+        name = _known_name(key, python)
+        if value is False:
+            return _off(key, name, python)
+        return [f"--{name}"] if value is True else [f"--{name}", str(value)]
+
+    return all_words(args, words_of)
 
 
 def adapter_word(name: str, path: str) -> str:
@@ -121,3 +117,42 @@ def _off(key: str, name: str, python: str) -> list[str]:
     raise UsageError(
         f"engine flag {key!r} cannot be switched off", fix="leave it out instead of false"
     )
+
+
+def by_hub_id(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The command with every folder of the hub's cache as vLLM names it on another machine.
+
+    The model and a draft get their commit too; vLLM takes no revision for an adapter.
+    """
+    return tuple(_words(argv))
+
+
+def _words(argv: tuple[str, ...]) -> Iterator[str]:
+    flag = ""
+    for word in argv:
+        if word.startswith("--") or word == "serve":
+            flag = word
+            yield word
+        elif flag in ("--model", "serve") and (snapshot := snapshot_of(word)):
+            yield from (snapshot.hub_id, "--revision", snapshot.commit)
+        elif flag == "--speculative-config":
+            yield _speculative_config(word)
+        elif flag == "--lora-modules":
+            yield _adapter(word)
+        else:
+            yield word
+
+
+def _speculative_config(text: str) -> str:
+    config = json.loads(text)
+    snapshot = snapshot_of(config.get("model", ""))
+    if snapshot is None:
+        return text
+    return json.dumps(config | {"model": snapshot.hub_id, "revision": snapshot.commit})
+
+
+def _adapter(word: str) -> str:
+    """``name=path``, or JSON where the path has a comma, which no path of the cache has."""
+    name, _, path = word.partition("=")
+    snapshot = None if word.startswith("{") else snapshot_of(path)
+    return word if snapshot is None else f"{name}={snapshot.hub_id}"

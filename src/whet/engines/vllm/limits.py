@@ -13,9 +13,9 @@ from typing import Final
 
 from whet.core.flags import plain_args, rust_frontend, settings_of
 from whet.core.records.engine import ResolvedEngine, Variant
+from whet.core.records.evidence import EngineFacts
 from whet.core.spec import GGUF_SCHEMES
-from whet.engines.compatibility import lookup, version_of
-from whet.engines.installed import Installed, is_blocked
+from whet.engines.compatibility import Installed, is_blocked, lookup, version_of
 from whet.engines.machine import Machine, find_machine
 
 _TOOLKITS: Final = Path("/usr/local")
@@ -23,22 +23,6 @@ _LIBRARY_FLAGS: Final = ("linear_backend", "kernel_config.linear_backend_per_qua
 OLDEST: Final = (0, 26, 0)
 COMPILERS: Final = ("cuda-bindings", "nvidia-cuda-nvcc")
 """Either package lets Humming compile where the host has no ``nvcc``."""
-_NOT_IN_RUST: Final = frozenset(
-    {"aggregate_engine_logging", "allowed_local_media_path", "allowed_media_domains", "config"}
-    | {"collect_detailed_traces", "data_parallel_external_lb", "data_parallel_hybrid_lb"}
-    | {"data_parallel_rank", "default_mm_loras", "enable_elastic_ep", "enable_fault_tolerance"}
-    | {"enable_force_include_usage", "enable_log_deltas", "enable_log_outputs", "grpc"}
-    | {"enable_offline_docs", "enable_prompt_embeds", "enable_ssl_refresh", "fingerprint_mode"}
-    | {"enable_tower_connector_lora", "fingerprint_value", "h11_max_header_count", "hf_token"}
-    | {"h11_max_incomplete_event_size", "io_processor_plugin", "kv_sharing_fast_prefill"}
-    | {"log_config_file", "log_error_stack", "max_log_len", "max_num_queued_reqs", "middleware"}
-    | {"max_num_queued_tokens", "media_io_kwargs", "mm_hasher_algorithm", "mm_processor_device"}
-    | {"mm_ipc_gpu_memory_gb", "mm_processor_cache_gb", "mm_processor_cache_type", "mm_tensor_ipc"}
-    | {"mm_processor_kwargs", "otlp_traces_endpoint", "override_generation_config", "root_path"}
-    | {"reasoning_parser_plugin", "response_role", "skip_tokenizer_init", "tokens_only"}
-    | {"tool_parser_plugin", "tool_server", "trust_request_mm_kwargs", "uvicorn_log_level"}
-)
-"""Flags at which the Rust front end ends (0.33, each tried)."""
 _IGNORED_IN_RUST: Final = frozenset(
     {"disable_access_log_for_endpoints", "enable_flash_late_interaction", "renderer_num_workers"}
     | {"enable_server_load_tracking"}
@@ -104,7 +88,7 @@ def _several_servers(variant: Variant, installed: Installed) -> str | None:
 
 
 def _not_in_rust(variant: Variant) -> str | None:
-    """What the Rust front end refuses or ignores."""
+    """What the Rust front end ignores; what it refuses it says itself."""
     if not rust_frontend(variant.env):
         return None
     if api_server_count(variant) > 1:
@@ -112,10 +96,8 @@ def _not_in_rust(variant: Variant) -> str | None:
             "vLLM's Rust front end is one process and ignores api_server_count; leave that or "
             "frontend: rust out"
         )
-    flags = plain_args(variant).keys()
-    for does, names in (("does not start with", _NOT_IN_RUST), ("ignores", _IGNORED_IN_RUST)):
-        if flag := ", ".join(sorted(flags & names)):
-            return f"vLLM's Rust front end {does} {flag}; leave that or frontend: rust out"
+    if flag := ", ".join(sorted(plain_args(variant).keys() & _IGNORED_IN_RUST)):
+        return f"vLLM's Rust front end ignores {flag}; leave that or frontend: rust out"
     return None
 
 
@@ -146,3 +128,39 @@ def _not_available(resolved: ResolvedEngine, installed: Installed, machine: Mach
     if row is None:
         return None
     return f"not available here: {row.sentence}"
+
+
+_DRAFTS_ON_HOST: Final = frozenset({"ngram", "suffix", "medusa"})
+_LATER: Final = "disable_padded_drafter_batch"
+
+
+def scores_alone(resolved: ResolvedEngine) -> bool:
+    """Whether prompts have to be scored one at a time, because several end the engine.
+
+    vLLM 0.32 on a CPU with adapters loaded: ``einsum(): subscript b has size 2 … 62`` where two
+    prompts of one step have log-probabilities.
+    """
+    return resolved.device == "cpu" and bool(resolved.variant.loras)
+
+
+def scoring_defect(variant: Variant, facts: EngineFacts | None) -> str | None:
+    """Why this server may score a prompt wrongly that it would answer rightly, or None.
+
+    vLLM's V1 model runner lets a drafter on the GPU run before it computes the log-probabilities of
+    a prompt, and both write into the memory of the CUDA graphs: texts that fit into a graph come
+    back as noise or NaN, while generated text is right (vllm-project/vllm#53488, root cause
+    in its pull request 53520; read in 0.26's ``gpu_model_runner.py``). The V2 runner is free of it.
+    """
+    speculation = variant.speculation
+    if speculation is None or speculation.method in _DRAFTS_ON_HOST:
+        return None
+    if facts is None or facts.v2_model_runner or not facts.graphs_captured:
+        return None
+    if dict(speculation.options).get(_LATER):
+        return None
+    return (
+        "vLLM's V1 model runner is known to overwrite what a prompt's log-probabilities are "
+        "computed from, where a drafter runs (vllm-project/vllm#53488), and may answer rightly all "
+        f"the same: to see that, set {_LATER}: true in the speculation's options, which switches "
+        "asynchronous scheduling off, or serve on the V2 runner"
+    )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint import locate, locate_without_weights, read_facts, serving_difference
-from whet.checkpoint.kv_scales import kv_scales_problem
+from whet.checkpoint import locate, locate_without_weights, read_facts, tokenizer_difference
+from whet.checkpoint.doubts import kv_scales_problem
 from whet.client import HttpError, get_text
 from whet.core.errors import (
     EngineStartError,
@@ -123,7 +123,9 @@ def refuse_other_tokenizer(candidate: Candidate, baseline: Path) -> None:
     """
     if candidate.tokenizer is None or candidate.tokenizer.resolve() == baseline.resolve():
         return
-    problem = serving_difference(baseline, candidate.tokenizer, names=("baseline", "target"))
+    problem = tokenizer_difference(
+        baseline, candidate.tokenizer, names=("baseline", "target"), serving=True
+    )
     if problem is not None:
         raise InfeasibleError(
             f"{candidate.ref} has another tokenizer than the baseline: {problem}",

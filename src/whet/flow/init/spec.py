@@ -19,10 +19,10 @@ from whet.core.quote import shell_word, yaml_text
 from whet.core.records.engine import UNQUANTIZED
 from whet.core.records.model import ModelFacts
 from whet.core.redact import one_line
-from whet.core.spec import EngineSpec, QualitySpec, Spec, TrafficSpec, parse_spec
+from whet.core.spec import EngineSpec, QualitySpec, TrafficSpec, parse_spec
 from whet.core.units import GIB, human_bytes
+from whet.engines.compatibility import PlannedMachine
 from whet.engines.machine import find_capability
-from whet.engines.planned import PlannedMachine
 from whet.flow.init.options import InitOptions
 from whet.flow.init.profile import LogProfile, answers_known, name_of, profile_log
 from whet.flow.init.variants import Proposal, propose
@@ -32,7 +32,6 @@ from whet.flow.run.check.planned import plan_machine
 from whet.flow.run.traffic.logged import TrafficLog, gate_tokens, read_traffic, take_sample
 from whet.load.logged import MARK_TOKENS
 from whet.quant.suitability import settings_of
-from whet.requests.sample import Part
 
 _STEP: Final = 128
 _GREEDY: Final = 0.99
@@ -79,7 +78,8 @@ def first_spec(options: InitOptions, file: Path) -> tuple[str, list[str]]:
         device = find_device() if planned is None else planned.device
         capability = find_capability() if planned is None else planned.capability
         profile = profile_log(log, load_encoder(folder), natural=answers == "natural")
-        quality_tokens = _quality_tokens(log)
+        # A held-out document is as long as the log's requests.
+        quality_tokens = min(1024, max(128, math.ceil(log.p99 / _STEP) * _STEP))
         choice = _Choice(
             options=options,
             folder=file.parent.resolve(),
@@ -101,11 +101,6 @@ def first_spec(options: InitOptions, file: Path) -> tuple[str, list[str]]:
     return text, list(_lines(choice, checked, file))
 
 
-def _quality_tokens(log: TrafficLog) -> int:
-    """Tokens of a held-out document: as the log's requests have, at most 1,024."""
-    return min(1024, max(128, math.ceil(log.p99 / _STEP) * _STEP))
-
-
 def _longest(log: TrafficLog, tokenizer: Path, quality_tokens: int, target: ModelFacts) -> int:
     """``max_model_len``: the longest request, document or task of a run."""
     quality = QualitySpec(max_tokens=quality_tokens)
@@ -121,7 +116,7 @@ def _fitted(
     tries = [(sizes, count) for count in counts for sizes in _LOADS[choice.device.kind]]
     for sizes, count in tries:
         choice = replace(choice, concurrency=sizes, tensor_parallel=count)
-        spec = _spec(choice)
+        spec = parse_spec(_data(choice), base=choice.folder)
         root = choice.folder / "runs" / spec.name
         checked = check_spec(spec, root, checkpoints, planned)
         bad = {problem.variant for problem in checked.problems}
@@ -130,10 +125,6 @@ def _fitted(
             return replace(choice, proposals=tuple(good)), checked
     feasible(checked, skip=True)
     raise AssertionError("feasible raises for a baseline that cannot run")
-
-
-def _spec(choice: _Choice) -> Spec:
-    return parse_spec(_data(choice), base=choice.folder)
 
 
 def spec_text(head: str, data: Mapping[str, object], notes: Mapping[str, str] = {}) -> str:
@@ -166,7 +157,8 @@ def _data(choice: _Choice) -> dict[str, object]:
         engine["env"] = {CPU_KV_ENV: str(_cpu_pool_gib(choice))}
         quality |= {"max_documents": 60, "max_tasks": 48}
     log = choice.profile.traffic
-    calibration = {"samples": min(512, max(_documents(log, "calibration"), 32))}
+    documents = len({each.group for each in log.sample.part("calibration")})
+    calibration = {"samples": min(512, max(documents, 32))}
     return {
         "name": name_of(options.model),
         "model": model,
@@ -176,9 +168,9 @@ def _data(choice: _Choice) -> dict[str, object]:
         "engine": engine,
         "quality": quality,
         "recipes": {
-            each.recipe: settings_of(each.made) | {"calibration": calibration}
+            each.value["weights"]: settings_of(each.made) | {"calibration": calibration}
             for each in choice.proposals
-            if each.recipe is not None and each.made is not None
+            if each.made is not None
         },
         "baseline": choice.proposals[0].name,
         "variants": {each.name: each.value for each in choice.proposals},
@@ -247,10 +239,6 @@ def _cpu_pool_gib(choice: _Choice) -> int:
     target, width = choice.target, 2 if cpu_dtype() == "float32" else 1
     many = max(choice.concurrency) * target.kv_bytes(choice.profile.traffic.p99)
     return math.ceil(max(many, 2 * target.kv_bytes(choice.longest)) * width / GIB)
-
-
-def _documents(log: TrafficLog, part: Part) -> int:
-    return len({each.group for each in log.sample.part(part)})
 
 
 def _lines(choice: _Choice, checked: Checked, file: Path) -> Iterator[str]:

@@ -18,6 +18,7 @@ from whet.quant.suitability import working_recipes
 _COPIED: Final = 0.3
 """Share of trigrams from the prompt, from which on n-grams are worth a try."""
 _KV_SHARE: Final = 0.3
+"""Share of the memory that the KV cache of so many long requests takes, at least."""
 _MANY: Final = 64
 _FP8_SINCE: Final = (8, 9)
 _INT8_SINCE: Final = (8, 0)
@@ -27,15 +28,11 @@ _NEVER: Final = (0, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposal:
-    """One entry of ``variants:`` in whet.yaml, the recipe it needs, and why it is proposed.
-
-    ``made`` is what the recipe of the name ``recipe`` sets.
-    """
+    """One entry of ``variants:`` in whet.yaml, why it is proposed, and what its recipe sets."""
 
     name: str
     value: dict[str, object]
     why: str
-    recipe: str | None = None
     made: RecipeSpec | None = None
 
 
@@ -76,48 +73,25 @@ def propose(
     yield Proposal(
         name=f"{plain}+cache",
         value={"prefix_cache": True},
-        why=f"vLLM's default, which savings are counted against; the log repeats {hits} of its "
-        "prompts' tokens",
+        why=f"vLLM's default, what savings are against; {hits} of the prompts' tokens repeat",
     )
-    weights = list(_weights(target, device, capability or _NEVER, profile))
-    yield from weights
-    best, made = (weights[0].recipe, weights[0].made) if weights else (None, None)
-    chosen = {} if best is None else {"weights": best}
-    prefix = best or plain
-    if draft:
-        yield Proposal(
-            name=f"{prefix}+draft+cache",
-            value=chosen | _drafting("draft_model", 3),
-            why="the draft proposes 3 tokens a step; pays where few requests are in flight",
-            recipe=best,
-            made=made,
-        )
-    if profile.copied >= _COPIED:
-        yield Proposal(
-            name=f"{prefix}+ngram+cache",
-            value=chosen | _drafting("ngram", 4),
-            why=f"{percent(profile.copied)} of the answers' trigrams are in their prompts, so "
-            "n-grams of the prompt can draft",
-            recipe=best,
-            made=made,
-        )
-
-
-def _drafting(method: str, tokens: int) -> dict[str, object]:
-    return {"speculation": {"method": method, "num_tokens": tokens}, "prefix_cache": True}
-
-
-def _weights(
-    target: ModelFacts, device: Device, capability: tuple[int, int], profile: LogProfile
-) -> Iterator[Proposal]:
-    """Quantized weights, those first that are likeliest to pay under load."""
-    if target.stored.scheme not in UNQUANTIZED:
-        return
-    for name, why in _reasons(target, device, capability, profile):
+    best: str | None = None
+    made: RecipeSpec | None = None
+    reasons = () if quantized else _reasons(target, device, capability or _NEVER, profile)
+    for name, why in reasons:
         if (fitting := fitting_recipe(name, Path(target.path))) is not None:
-            recipe, made = fitting
-            value = {"weights": recipe, "prefix_cache": True}
-            yield Proposal(name=f"{recipe}+cache", value=value, why=why, recipe=recipe, made=made)
+            value = {"weights": fitting[0], "prefix_cache": True}
+            yield Proposal(name=f"{fitting[0]}+cache", value=value, why=why, made=fitting[1])
+            best, made = (best, made) if best else fitting
+    copied = percent(profile.copied)
+    for word, wanted, method, tokens, why in (
+        ("draft", draft, "draft_model", 3, "3 tokens a step; pays where few are in flight"),
+        ("ngram", profile.copied >= _COPIED, "ngram", 4, f"prompts hold {copied} of the trigrams"),
+    ):
+        value = {} if best is None else {"weights": best}
+        value |= {"speculation": {"method": method, "num_tokens": tokens}, "prefix_cache": True}
+        if wanted:
+            yield Proposal(name=f"{best or plain}+{word}+cache", value=value, why=why, made=made)
 
 
 def _reasons(
@@ -126,17 +100,9 @@ def _reasons(
     """(recipe, why it is proposed)."""
     if device.kind == "cuda" and capability >= _FP8_SINCE:
         yield "fp8", "half the weights, and this card computes in FP8"
-        if _kv_share(target, device, profile) > _KV_SHARE:
+        if _MANY * target.kv_bytes(profile.traffic.p99) > _KV_SHARE * device.memory_bytes:
             yield "fp8-kv", "the KV cache limits how many fit: in FP8 it holds twice them"
     elif device.kind == "cuda" and capability >= _INT8_SINCE:
         yield "int8", "half the weights, and this card computes in INT8"
     if device.kind == "cpu" or capability >= _QUANTIZED_SINCE:
-        yield (
-            "awq",
-            "a quarter of the weights; pays where a step waits for memory, with few in flight",
-        )
-
-
-def _kv_share(target: ModelFacts, device: Device, profile: LogProfile) -> float:
-    """Share of the device's memory that the KV cache of 64 long requests takes."""
-    return _MANY * target.kv_bytes(profile.traffic.p99) / device.memory_bytes
+        yield "awq", "a quarter of the weights; pays where few are in flight"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from whet.core.units import GIB
 from whet.flow.plan.plan import Plan
 from whet.predict.plan.evaluate import Prediction
-from whet.predict.plan.fit import Fit
 from whet.report.document import Column, Paragraph, Section, figure_columns, table
 
 _ROWS: Final = 12
@@ -65,29 +63,6 @@ def _cells(plan: Plan, each: Prediction) -> list[str]:
     return [*cells, each.bound]
 
 
-def memory_section(fits: Sequence[Fit]) -> Section:
-    """Totals by context and concurrency, a column per precision; ``!`` does not fit."""
-    names = list(dict.fromkeys(each.variant for each in fits))
-    parts = {each.variant: each for each in fits}
-    rows = [
-        [
-            f"{context:,}",
-            in_flight,
-            *(
-                f"{each.total / GIB:,.0f}{'' if each.fits else ' !'}"
-                for each in fits
-                if (each.context, each.in_flight) == (context, in_flight)
-            ),
-        ]
-        for context, in_flight in dict.fromkeys((each.context, each.in_flight) for each in fits)
-    ]
-    rows.append(["weights", "", *(f"{parts[name].weights / GIB:.1f}" for name in names)])
-    rows.append(["working", "", *(f"{parts[name].activations / GIB:.1f}" for name in names)])
-    title = f"GiB a GPU, {fits[0].limit / GIB:.0f} usable; ! does not fit"
-    columns = [Column(name="context", figure=True), *figure_columns("in flight", *names)]
-    return Section(id="memory", title=title, group="Plan", nodes=[table(title, columns, rows)])
-
-
 def plan_json(plan: Plan) -> dict[str, object]:
     """Every candidate with its prediction."""
     return {
@@ -116,9 +91,7 @@ def _candidate_json(plan: Plan, each: Prediction) -> dict[str, object]:
         "latencies_ms": {name: _number(value) for name, value in each.latencies},
         "relative_errors": dict(each.errors),
         "calibration": each.calibration.source,
-        "kv_share": _number(each.kv_share),
         "bound": each.bound,
-        "preemptions": each.preemptions,
         "missed": each.missed,
         "front": each in plan.front,
         "predicted": True,

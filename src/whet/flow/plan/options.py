@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat, PositiveInt
@@ -43,16 +42,7 @@ class PlanOptions:
     GPU. A quantized checkpoint is planned as stored."""
     kv_cache: str = "auto"
     """Types of the KV cache to consider, such as auto,fp8."""
-    speculation: str | None = None
-    """Consider a speculation head too: K:LENGTH, such as 4:3.4 for four proposed tokens and an
-    acceptance length of 3.4, which is yours to measure."""
     prices: str | None = None
     """US$ an hour of a GPU in place of the built-in price: "H100 SXM=2.2,L4=0.5"."""
     max_model_len: PositiveInt | None = None
     """Longest request in tokens. Default: the longest of the workload, in steps of 1,024."""
-    memory: bool = False
-    """Show the memory of the first GPU by concurrency and context instead, in GiB a GPU."""
-    spec: Path | None = None
-    """File to write: a whet.yaml that measures the best predicted configurations."""
-    calibration: Path | None = None
-    """Coefficients that whet calibrate wrote. Default: the stored ones of the GPU."""

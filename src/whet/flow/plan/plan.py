@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from whet.checkpoint import read_facts
 from whet.core.errors import InfeasibleError, UsageError
-from whet.core.numbers import count_of
+from whet.core.numbers import above_zero, count_of
+from whet.core.records.engine import Scalar, Variant
 from whet.core.records.model import ModelFacts
-from whet.flow.plan.candidates import candidates_of
+from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.flow.plan.options import PlanOptions
 from whet.metrics.objective_text import parse_objective
-from whet.predict.performance import read_calibration
-from whet.predict.plan.evaluate import Prediction, evaluate
-from whet.predict.plan.fit import Fit, memory_table
+from whet.predict import predict_checkpoint
+from whet.predict.advice import GRAPHS_OF_EXPERTS
+from whet.predict.hardware import CUDA, planned_device
+from whet.predict.plan.evaluate import Candidate, Prediction, evaluate
+from whet.predict.plan.parallelism import Parallelism, parse_parallel, usual_layouts
 from whet.predict.plan.traffic import PlannedTraffic, read_traffic
+from whet.predict.settings import LARGEST_GRAPH
 from whet.requests.trace import Reading
 
 _MOST_IN_FLIGHT: Final = 4096
+_FP8_FROM: Final = (8, 9)
+_LENGTH_STEP: Final = 1024
+_WEIGHTS: Final = f"{SIXTEEN_BIT},FP8_DYNAMIC,W8A8,W4A16"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,11 +48,6 @@ class Plan:
     predictions: tuple[Prediction, ...]
     front: tuple[Prediction, ...]
 
-    @property
-    def met(self) -> tuple[Prediction, ...]:
-        """Those that meet the objective."""
-        return tuple(each for each in self.predictions if each.missed is None)
-
     def replicas(self, prediction: Prediction) -> int:
         """Replicas for the planned rate, or one."""
         return 1 if self.rate is None else math.ceil(self.rate / prediction.requests_per_s)
@@ -58,7 +61,6 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     """
     target, traffic = read_facts(folder), _traffic(options)
     constraints = parse_objective(options.objective)
-    own = None if options.calibration is None else read_calibration(options.calibration)
     sizes = _sizes(options.concurrency)
     candidates = list(candidates_of(target, traffic, options))
     if not candidates:
@@ -71,7 +73,7 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
         prediction
         for each in candidates
         for prediction in evaluate(
-            each, target=target, traffic=traffic, constraints=constraints, own=own, sizes=sizes
+            each, target=target, traffic=traffic, constraints=constraints, sizes=sizes
         )
     ]
     predictions.sort(
@@ -93,15 +95,6 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     if not plan.front:
         raise InfeasibleError(_nothing(plan))
     return plan
-
-
-def make_memory_table(folder: Path, options: PlanOptions) -> list[Fit]:
-    """The memory of every precision on the first GPU and layout that are considered."""
-    target, traffic = read_facts(folder), _traffic(options)
-    candidates = list(candidates_of(target, traffic, options))
-    first = (candidates[0].gpu, candidates[0].parallel)
-    chosen = [each for each in candidates if (each.gpu, each.parallel) == first]
-    return list(memory_table(chosen, target))
 
 
 def _traffic(options: PlanOptions) -> PlannedTraffic:
@@ -162,3 +155,101 @@ def _nothing(plan: Plan) -> str:
         f"{nearest.candidate.variant.name}, {nearest.missed} at one request in flight; "
         "allow more, or add GPUs"
     )
+
+
+def candidates_of(
+    target: ModelFacts, traffic: PlannedTraffic, options: PlanOptions
+) -> Iterator[Candidate]:
+    prices = _prices(options.prices)
+    stepped = _LENGTH_STEP * math.ceil(traffic.longest / _LENGTH_STEP)
+    most = max(traffic.longest, min(stepped, target.max_position))
+    length = options.max_model_len or most
+    if length > target.max_position:
+        raise UsageError(
+            f"requests of {length:,} tokens do not fit the model's {target.max_position:,}",
+            fix="give shorter ones, or --max-model-len",
+        )
+    forms = _forms(target, options.weights or _WEIGHTS)
+    choices = itertools.product(
+        _layouts(options),
+        forms.items(),
+        [each.strip() for each in options.kv_cache.split(",")],
+    )
+    for (gpu, parallel), (weights, stored), kv_cache in choices:
+        unusual = options.weights is None and not _usual(stored.stored.scheme, gpu)
+        if unusual or not parallel.suits(stored):
+            continue
+        name = weights if kv_cache == "auto" else f"{weights}, {kv_cache} KV"
+        args: tuple[tuple[str, Scalar], ...] = (("max_model_len", length), *parallel.args)
+        if stored.experts is not None and traffic.longest > LARGEST_GRAPH:
+            args = (*args, *GRAPHS_OF_EXPERTS)
+        if kv_cache != "auto":
+            args = (*args, ("kv_cache_dtype", kv_cache))
+        yield Candidate(
+            gpu=gpu,
+            parallel=parallel,
+            variant=Variant(
+                name=name,
+                weights=weights,
+                scheme=stored.stored.scheme,
+                model_path=target.path,
+                speculation=None,
+                prefix_cache=True,
+                engine_args=args,
+            ),
+            stored=stored,
+            price=prices.get(gpu, CUDA[gpu].price),
+        )
+
+
+def _usual(scheme: str, gpu: str) -> bool:
+    """8 bits are FP8 where the GPU multiplies them, else INT8."""
+    fp8 = CUDA[gpu].capability >= _FP8_FROM
+    return not (scheme == "FP8" and not fp8) and not (scheme == "W8A8-INT8" and fp8)
+
+
+def _forms(target: ModelFacts, text: str) -> Mapping[str, ModelFacts]:
+    """The facts of the weights, by precision."""
+    if target.stored.scheme not in (SIXTEEN_BIT, "32bit"):
+        return {f"as stored ({target.stored.scheme})": target}
+    forms: dict[str, ModelFacts] = {}
+    for name in (each.strip() for each in text.split(",")):
+        if name == SIXTEEN_BIT:
+            forms[name] = target
+            continue
+        try:
+            recipe = RecipeSpec.model_validate({"method": "rtn", "scheme": name})
+        except ValueError as error:
+            raise UsageError(
+                f"--weights {name!r} is not a precision", fix="see docs/quant.md"
+            ) from error
+        forms[name] = predict_checkpoint(target, recipe, Path(target.path))
+    return forms
+
+
+def _layouts(options: PlanOptions) -> Iterator[tuple[str, Parallelism]]:
+    """Each GPU with its layouts: those of ``--parallel``, or of the count that is given."""
+    parallel = None if options.parallel is None else parse_parallel(options.parallel)
+    for text in options.gpus.split(",") if options.gpus else CUDA:
+        device, _ = planned_device(text)
+        count = device.count if text.strip()[0].isdigit() else None
+        chosen = list(usual_layouts(count)) if parallel is None else parallel
+        for each in chosen:
+            if count is not None and each.devices > count:
+                raise UsageError(
+                    f"--parallel: {each.text} needs {each.devices} GPUs and --gpus has {count} × "
+                    f"{device.name}",
+                    fix="name fewer, or more GPUs",
+                )
+            yield device.name, each
+
+
+def _prices(text: str | None) -> dict[str, float]:
+    prices: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        name, _, value = part.partition("=")
+        try:
+            prices[planned_device(name)[0].name] = above_zero(value)
+        except ValueError as error:
+            raise UsageError(f'--prices {part!r}: write "L4=0.5", US$ an hour above 0') from error
+    return prices

@@ -1,7 +1,6 @@
 """Latency and throughput without a GPU: step times, and the scheduler that puts them together."""
 
-from whet.predict.performance.calibration import Calibration, calibration_of, read_calibration
-from whet.predict.performance.coefficients import Coefficients
+from whet.predict.performance.coefficients import Calibration, Coefficients, calibration_of
 from whet.predict.performance.simulator import Limits, Request, Simulated, simulate
 from whet.predict.performance.step import Draft, StepModel
 from whet.predict.performance.work import Work, head_work, work_of
@@ -17,7 +16,6 @@ __all__ = [
     "Work",
     "calibration_of",
     "head_work",
-    "read_calibration",
     "simulate",
     "work_of",
 ]

@@ -1,11 +1,14 @@
-"""Trials as observations that coefficients are fitted to: of a stored run, or measured for it."""
+"""Trials of a stored run as observations: what ran, the requests, and what they took."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Final
+
+import numpy as np
 
 from whet.core.flags import parse_json, plain_args, rust_frontend
 from whet.core.provenance import Device
@@ -17,9 +20,10 @@ from whet.core.run import Run
 from whet.levers.kernels import requested_libraries
 from whet.metrics.counted import acceptance_length, counter_delta
 from whet.metrics.requests import request_figures
-from whet.predict.performance.fit import Latencies, Observation, first_wave
-from whet.predict.performance.simulator import Limits, Request
-from whet.predict.performance.step import Draft
+from whet.predict.hardware import Sheet
+from whet.predict.performance.coefficients import Coefficients
+from whet.predict.performance.simulator import Limits, Request, Simulated, simulate
+from whet.predict.performance.step import Draft, StepModel
 from whet.predict.performance.work import Work, head_work, work_of
 from whet.predict.settings import Settings, read_settings
 
@@ -27,6 +31,65 @@ _STEPS: Final = "vllm:iteration_tokens_total_count"
 """Steps that the engine counted; absent of engines that do not."""
 _RUST: Final = 0.1
 """The Rust front end's work beside the Python one's, from TTFT at 256 in flight (H200, 0.33)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Latencies:
+    """Means over the requests after the first wave, in seconds; ``steps`` of the whole trial."""
+
+    ttft: float
+    tpot: float
+    e2e: float
+    steps: float | None = None
+
+    def items(self) -> tuple[tuple[str, float | None], ...]:
+        """By name."""
+        return (("ttft", self.ttft), ("tpot", self.tpot), ("e2e", self.e2e), ("steps", self.steps))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """One measured cell: what ran, the requests in the order they were sent, and what it took.
+
+    ``group`` names the variant and the model, so that rows can be held out together. Without
+    ``in_flight`` the requests arrive when they say.
+    """
+
+    group: str
+    work: Work
+    draft: Draft | None
+    limits: Limits
+    requests: tuple[Request, ...]
+    in_flight: int | None
+    measured: Latencies
+
+
+def predict_latencies(
+    observation: Observation, coefficients: Coefficients, sheet: Sheet
+) -> Latencies:
+    """The latencies that coefficients give for the observation's requests."""
+    model = StepModel(observation.work, sheet, coefficients, draft=observation.draft)
+    result = simulate(
+        observation.requests, model, observation.limits, in_flight=observation.in_flight
+    )
+    return mean_latencies(result, observation.in_flight)
+
+
+def mean_latencies(result: Simulated, in_flight: int | None) -> Latencies:
+    """Means without the first wave of requests of a closed loop."""
+    timed = result.requests[first_wave(in_flight, len(result.requests)) :]
+    tpot = [each.tpot_s for each in timed if each.request.output > 1]
+    return Latencies(
+        ttft=float(np.mean([each.ttft_s for each in timed])),
+        tpot=float(np.mean(tpot)) if tpot else math.nan,
+        e2e=float(np.mean([each.e2e_s for each in timed])),
+        steps=float(result.steps),
+    )
+
+
+def first_wave(in_flight: int | None, requests: int) -> int:
+    """How many requests to leave out: those sent at once, at most half of all."""
+    return min(in_flight or 0, requests // 2)
 
 
 def observations_of(run: Run) -> list[Observation]:
@@ -52,6 +115,7 @@ def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obs
     servers = int(plain_args(variant).get("api_server_count", 1))
     if (rows := timed_requests(trial, shared, servers=servers)) is None:
         return
+    requests, measured = rows
     settings = read_settings(variant, target=target, device=device)
     if engines_of(variant, settings) > 1:
         return
@@ -62,9 +126,9 @@ def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obs
             run, variant, target, settings, _in_flight(trial), length=acceptance_length([trial])
         ),
         limits=limits_of(variant, settings, facts, device),
-        requests=rows.requests,
+        requests=requests,
         in_flight=_in_flight(trial),
-        measured=rows.latencies,
+        measured=measured,
     )
 
 
@@ -79,15 +143,9 @@ def _in_flight(trial: TrialRecord) -> int | None:
     return trial.load.concurrency
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TimedRequests:
-    """A trial's requests in the order they were sent, and their mean latencies."""
-
-    requests: tuple[Request, ...]
-    latencies: Latencies
-
-
-def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> TimedRequests | None:
+def timed_requests(
+    trial: TrialRecord, shared: int, *, servers: int = 1
+) -> tuple[tuple[Request, ...], Latencies] | None:
     """The requests of a closed loop, or with their arrivals at a rate; None where one failed.
 
     ``shared`` tokens of every prompt that names a prefix are taken as the prefix. Several API
@@ -107,8 +165,8 @@ def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> Time
     in_flight, begin_ns = _in_flight(trial), rows[0][0]
     counted = [row[3] for row in rows[first_wave(in_flight, len(rows)) :]]
     tpot = [each.tpot_ns for each in counted if each.tpot_ns is not None]
-    return TimedRequests(
-        requests=tuple(
+    return (
+        tuple(
             Request(
                 prompt=prompt or 1,
                 output=each.output_tokens or 1,
@@ -118,7 +176,7 @@ def timed_requests(trial: TrialRecord, shared: int, *, servers: int = 1) -> Time
             )
             for sent_ns, prompt, name, each in rows
         ),
-        latencies=Latencies(
+        Latencies(
             ttft=mean(each.ttft_from_send_ns for each in counted) / 1e9,
             tpot=mean(tpot) / 1e9 if tpot else 0.0,
             e2e=mean(each.e2e_ns for each in counted) / 1e9,

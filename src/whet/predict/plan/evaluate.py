@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from statistics import fmean
 from typing import Final
 
@@ -21,17 +22,14 @@ from whet.predict.hardware import CUDA
 from whet.predict.memory import Demand, plan_memory
 from whet.predict.performance import (
     Calibration,
-    Draft,
     Limits,
-    Request,
     Simulated,
     StepModel,
     calibration_of,
-    head_work,
     simulate,
     work_of,
 )
-from whet.predict.performance.bound import largest_part
+from whet.predict.performance.bottleneck import largest_part
 from whet.predict.plan.parallelism import Parallelism
 from whet.predict.plan.traffic import PlannedTraffic
 from whet.predict.settings import read_settings
@@ -43,17 +41,13 @@ _LEAST: Final = 48
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A layout of GPUs, and the variant that they serve; ``stored`` are its weights' facts.
-
-    ``speculation`` is K and the acceptance length of a head that is taken for granted.
-    """
+    """A layout of GPUs, and the variant that they serve; ``stored`` are its weights' facts."""
 
     gpu: str
     parallel: Parallelism
     variant: Variant
     stored: ModelFacts
     price: float
-    speculation: tuple[int, float] | None = None
 
     @property
     def devices(self) -> int:
@@ -83,11 +77,8 @@ class Prediction:
     calibration: Calibration
     in_flight: int = 0
     requests_per_s: float = math.nan
-    tokens_per_s: float = math.nan
     latencies: tuple[tuple[str, float], ...] = ()
     cost_per_1m: float = math.nan
-    preemptions: int = 0
-    kv_share: float = math.nan
     bound: str = ""
     missed: str | None = None
 
@@ -113,15 +104,13 @@ def evaluate(
     target: ModelFacts,
     traffic: PlannedTraffic,
     constraints: Sequence[Constraint],
-    own: Calibration | None = None,
     sizes: Sequence[int] = (),
 ) -> list[Prediction]:
     """Fit, then the largest number of requests in flight that meets every constraint.
 
-    With ``sizes`` the predictions at these, whether they meet them or not. ``own`` is a calibration
-    that goes before the stored one.
+    With ``sizes`` the predictions at these, whether they meet them or not.
     """
-    engines = _engines(candidate, target, traffic, own)
+    engines = _engines(candidate, target, traffic)
     if isinstance(engines, Prediction):
         return [engines]
     if sizes:
@@ -141,7 +130,7 @@ def evaluate(
 
 
 def _engines(
-    candidate: Candidate, target: ModelFacts, traffic: PlannedTraffic, own: Calibration | None
+    candidate: Candidate, target: ModelFacts, traffic: PlannedTraffic
 ) -> _Engines | Prediction:
     """What is simulated; a prediction without figures where the candidate does not fit."""
     gpu = CUDA[candidate.gpu]
@@ -162,14 +151,10 @@ def _engines(
     )
     settings = read_settings(candidate.variant, target=target, device=device)
     work = work_of(candidate.stored, settings)
-    calibration = calibration_of(candidate.gpu, own).extended(work)
+    calibration = calibration_of(candidate.gpu).extended(work)
     empty = Prediction(candidate=candidate, memory=memory, calibration=calibration)
     if not memory.fits:
         return replace(empty, missed="does not fit")
-    draft = None
-    if candidate.speculation is not None:
-        tokens, length = candidate.speculation
-        draft = Draft(tokens=tokens, length=length, work=head_work(work))
     limits = Limits(
         batched_tokens=settings.batched_tokens * work.ranks,
         max_seqs=settings.max_seqs * work.ranks,
@@ -180,7 +165,7 @@ def _engines(
     )
     return _Engines(
         empty=empty,
-        model=StepModel(work, gpu.sheet, calibration.coefficients, draft=draft),
+        model=StepModel(work, gpu.sheet, calibration.coefficients),
         limits=limits,
         count=settings.data_parallel // work.ranks,
     )
@@ -194,34 +179,22 @@ def _at(engines: _Engines, traffic: PlannedTraffic, size: int) -> Prediction:
     """
     busy = min(engines.count, size)
     share = math.ceil(size / busy)
-    requests = _repeated(traffic.requests, max(_ROUNDS * share, _LEAST))
+    requests = list(islice(cycle(traffic.requests), max(_ROUNDS * share, _LEAST)))
     result = simulate(requests, engines.model, engines.limits, in_flight=share)
     skip = min(share, len(requests) // 2)
     steady = result.requests[skip : len(requests) - skip] or result.requests[skip:]
     rate = size / fmean(each.e2e_s for each in steady)
     tokens = rate * fmean(each.output for each in requests)
     candidate = engines.empty.candidate
+    name, part = largest_part(result, engines.model, engines.limits, share)
     return replace(
         engines.empty,
         in_flight=size,
         requests_per_s=rate,
-        tokens_per_s=tokens,
         latencies=tuple(_latencies(result, skip=skip)),
         cost_per_1m=usd_per_1m_tokens(tokens, candidate.price * candidate.devices),
-        preemptions=result.preemptions,
-        kv_share=result.peak_tokens / engines.limits.kv_tokens,
-        bound=_bound(result, engines.model, engines.limits, share),
+        bound=name if part is None else f"{name} {part:.0%}",
     )
-
-
-def _bound(result: Simulated, model: StepModel, limits: Limits, size: int) -> str:
-    """What limits the rate at ``size`` in flight: ``weights 43%``, ``front end``."""
-    name, share = largest_part(result, model, limits, size)
-    return name if share is None else f"{name} {share:.0%}"
-
-
-def _repeated(requests: Sequence[Request], count: int) -> list[Request]:
-    return [requests[index % len(requests)] for index in range(count)]
 
 
 def _latencies(result: Simulated, *, skip: int) -> list[tuple[str, float]]:

@@ -14,7 +14,7 @@ from whet.core.spec import Spec, redacted_spec
 from whet.core.store import write_json
 from whet.data import write_inputs
 from whet.engines import get_engine, get_profile
-from whet.engines.planned import PlannedMachine
+from whet.engines.compatibility import PlannedMachine
 from whet.flow.run.check.advice import advice_of
 from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints, stored_commits
 from whet.flow.run.check.facts import GENERATED, Facts, find_facts

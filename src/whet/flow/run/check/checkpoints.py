@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from whet.checkpoint.hollow import write_hollow
 from whet.checkpoint.hub import (
     HubCheckpoint,
-    fetch_small_files,
+    fetch,
     fetch_weights,
     has_weights,
     read_repository,
@@ -65,7 +65,7 @@ class Checkpoints:
         return self._folders[key]
 
     def _on_hub(self, ref: str, revision: str | None) -> Path:
-        folder = fetch_small_files(ref, self._commits.get(ref, revision))
+        folder = fetch(ref, self._commits.get(ref, revision), weights=False)
         if has_weights(folder):
             return folder
         checkpoint = read_repository(ref, folder)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from whet.core.records.engine import ResolvedEngine
 from whet.core.spec import EngineSpec
 from whet.engines import get_profile
-from whet.engines.planned import PlannedMachine, newest_known
+from whet.engines.compatibility import PlannedMachine, newest_known
 from whet.predict.hardware import planned_device
 
 

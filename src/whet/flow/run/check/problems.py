@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint.kv_scales import kv_scales_problem
+from whet.checkpoint.doubts import kv_scales_problem
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.flags import plain_args
 from whet.core.load import Load

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
-import pytest
+from benchmarks.fit import fit
 
 from tests.predict.performance.builders import LIMITS, SHEET, WORK
 from tests.predict.performance.test_simulator import lengths
-from whet.core.errors import UsageError
 from whet.predict.performance.coefficients import TYPICAL, Coefficients
-from whet.predict.performance.fit import (
-    Latencies,
-    Observation,
-    fit,
-    predict_latencies,
-    residuals,
-)
+from whet.predict.performance.observe import Latencies, Observation, predict_latencies
 
 TRUE = replace(
     TYPICAL,
@@ -47,7 +41,13 @@ def test_loads_that_were_not_fitted_are_predicted() -> None:
     rows = [observed(n, scheme) for n in (1, 8, 32) for scheme in ("16bit", "FP8")]
     coefficients = fit(rows, SHEET)
     unseen = [observed(n, scheme) for n in (3, 16) for scheme in ("16bit", "FP8")]
-    errors = [abs(v) for each in residuals(unseen, coefficients, SHEET) for _, v in each.errors]
+    errors = [
+        abs(math.log((value or 1) / (measured or 1)))
+        for each in unseen
+        for (_, value), (_, measured) in zip(
+            predict_latencies(each, coefficients, SHEET).items(), each.measured.items(), strict=True
+        )
+    ]
     assert np.median(errors) < 0.03
     assert max(errors) < 0.15
 
@@ -57,8 +57,3 @@ def test_shares_stay_physical_where_the_device_seems_too_fast() -> None:
     coefficients = fit([impossible], SHEET)
     assert all(0 < share <= 1 for share in coefficients.bandwidth.values())
     assert coefficients.layer_s >= 0
-
-
-def test_nothing_to_fit_to_is_said() -> None:
-    with pytest.raises(UsageError, match="measure at least one cell"):
-        fit([], SHEET)
