@@ -108,8 +108,7 @@ def _quantize(spec: Spec, name: str, root: Path) -> dict[str, Any]:
     if recipe.calibration.source is not None:
         deps.append(_path(recipe.calibration.source, root))
         words += ["--calibration", deps[-1]]
-    cmd = {"cmd": shell_words([*words, "--no-serve-check"])}
-    return {**cmd, **({"deps": deps} if deps else {}), "outs": [out]}
+    return {"cmd": shell_words(words), **({"deps": deps} if deps else {}), "outs": [out]}
 
 
 def recipe_words(recipe: RecipeSpec) -> list[str]:

@@ -79,8 +79,6 @@ class CalibrationOptions:
 class PublishOptions:
     """What happens to the written checkpoint."""
 
-    serve_check: Annotated[bool, Parameter(negative="--no-serve-check")] = True
-    """Serve the checkpoint, ask for one completion and name the kernel that ran."""
     push_to_hub: str | None = None
     """Upload to this repository of the hub, owner/name; private without --public."""
     public: bool = False
