@@ -45,11 +45,6 @@ def model(tmp_path: Path) -> Path:
         ("--scheme NVFP4", "WHET_LLM_COMPRESSOR does not name the Python of one: python3 -m venv"),
         ("--method gptq --no-clip", "--no-clip has no meaning for gptq, which does not clip"),
         ("--kv-cache int8", "--kv-cache: Input should be 'fp8' (got 'int8')"),
-        ("--mixed-keep W8A16", "give one budget: --bits-per-weight or --max-error"),
-        (
-            "--bits-per-weight 5 --max-error 0.01",
-            "give one budget: --bits-per-weight or --max-error",
-        ),
         (
             "--scheme W8A8 --bits-per-weight 9",
             "mixed keeps units above 4 bits, and W8A8 is 8 already",

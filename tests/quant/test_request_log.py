@@ -178,13 +178,9 @@ def test_a_template_without_a_system_role_gets_it_in_the_first_turn(tmp_path: Pa
         read(tmp_path, tmp_path, {"messages": [*ASK, {"role": "system", "content": "late"}]})
 
 
-def test_a_log_with_another_name_is_known_by_its_first_line(
-    tokenizer: Path, tmp_path: Path
-) -> None:
+def test_the_name_of_a_log_says_nothing(tokenizer: Path, tmp_path: Path) -> None:
     path = write(tmp_path, {"request": {"messages": ASK}}).rename(tmp_path / "requests.log")
     assert load(path, tokenizer).facts.form == "chat"
-    path.rename(tmp_path / "requests.txt")
-    assert load(tmp_path / "requests.txt", tokenizer).facts.form == "text"
 
 
 def test_the_draw_is_that_of_every_row_in_memory(tokenizer: Path, tmp_path: Path) -> None:

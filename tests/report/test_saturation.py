@@ -227,12 +227,6 @@ def test_a_met_level_whose_ttft_still_rose_is_a_warning() -> None:
     assert "a longer load may miss" in said
 
 
-def test_trials_and_measurements_have_to_match() -> None:
-    shown = view(five_ms_a_level)
-    with pytest.raises(MeasurementError, match="6 measurements and 5 trials"):
-        replace(shown, trials=shown.trials[1:])
-
-
 @pytest.mark.parametrize("share", [False, True])
 def test_the_file_is_plain_json(share: bool) -> None:
     shown = view(five_ms_a_level, share=share)

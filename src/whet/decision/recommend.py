@@ -12,16 +12,16 @@ from whet.core.records.decision import Recommendation
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import Difference, Estimate
 from whet.decision import words
-from whet.decision.eligible import EligibleCell
-from whet.decision.inputs import DecisionInputs, TierInputs
+from whet.decision.eligible import DecisionInputs, EligibleCell, TierInputs
 from whet.decision.matrix import (
     SloPoint,
+    best_of,
+    confirmation,
     qualifying,
     recommended_point,
     result_at,
     uncertified,
 )
-from whet.decision.select import best_of, confirmation
 from whet.metrics.pooled import Cell, StartTable
 
 _TIE_STARTS: Final = 10

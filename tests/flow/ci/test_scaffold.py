@@ -32,8 +32,7 @@ RECIPES = [
     RecipeSpec(),
     RecipeSpec(scheme="W8A16", method="gptq", group_size=64),
     RecipeSpec(scheme="W4A16_ASYM", clip=False, kv_cache="fp8"),
-    RecipeSpec(mixed={"keep": "W8A16", "bits_per_weight": 5.25}),
-    RecipeSpec(mixed={"max_error": 0.0125}),
+    RecipeSpec(mixed={"bits_per_weight": 5.25}),
     RecipeSpec(scheme="W8A8", method="smoothquant", calibration={"samples": 9, "seed": 3}),
     RecipeSpec(scheme="FP8_DYNAMIC", method="rtn", calibration={"max_tokens": 77}),
 ]

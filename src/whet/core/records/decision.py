@@ -157,7 +157,6 @@ class Decision:
     baseline: str
     reference: str
     matrix: tuple[MatrixEntry, ...]
-    pareto: tuple[tuple[str, Load], ...]
     excluded: tuple[Excluded, ...]
     recommendation: Recommendation | None
     cells: tuple[CellDecision, ...] = ()

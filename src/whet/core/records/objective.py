@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from whet.core.errors import Interrupted, MeasurementError, UsageError, WhetError
-from whet.core.format import plural
+from whet.core.errors import Interrupted, UsageError, WhetError
 from whet.core.records.load import TrialRecord
 from whet.core.records.summary import Estimate
 
@@ -136,8 +135,7 @@ class SearchResult:
 
     ``error`` is what ended the search early: ``saturation`` is then what the measurements until
     then say, and its ``stopped`` is ``budget`` unless the bracket was closed. ``knee`` is that of
-    completed requests per second. Raises ``MeasurementError`` where trials and measurements are not
-    as many.
+    completed requests per second.
     """
 
     axis: SearchAxis
@@ -146,14 +144,6 @@ class SearchResult:
     trials: tuple[TrialRecord, ...]
     knee: Knee | None = None
     error: WhetError | None = None
-
-    def __post_init__(self) -> None:
-        trials, wanted = len(self.trials), len(self.saturation.measurements)
-        if trials != wanted:
-            raise MeasurementError(
-                f"the search holds {plural(wanted, 'measurement')} and {plural(trials, 'trial')}",
-                fix="give the judged trials, one a measurement",
-            )
 
     @property
     def interrupted(self) -> bool:

@@ -118,7 +118,7 @@ def recipe_words(recipe: RecipeSpec) -> list[str]:
         **recipe.calibration.model_dump(exclude={"source"}),
     }
     if recipe.mixed is not None:
-        options |= {"mixed_keep": recipe.mixed.keep, **recipe.mixed.model_dump(exclude={"keep"})}
+        options |= recipe.mixed.model_dump()
     if recipe.scheme not in GROUPED:
         del options["group_size"]
     clip = ["--no-clip"] if "awq" in recipe.method and not recipe.clip else []

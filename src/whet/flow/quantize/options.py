@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
 from whet.core.spec import GROUPED, CalibrationSpec, RecipeSpec
-
-_MIXED: Final = {
-    "mixed_keep": "keep",
-    "bits_per_weight": "bits_per_weight",
-    "max_error": "max_error",
-}
 
 
 @Parameter(name="*", group=Group.create_ordered("Recipe"))
@@ -36,12 +30,8 @@ class RecipeOptions:
     """Leave out AWQ's search for narrower ranges."""
     kv_cache: str | None = None
     """fp8: store scales of keys and values too."""
-    mixed_keep: str | None = None
-    """Form of units with the largest error: 16bit, W8A16, W8A8 or FP8_DYNAMIC. Default: 16bit."""
     bits_per_weight: float | None = None
-    """Mixed precision: average bits per weight at most."""
-    max_error: float | None = None
-    """Mixed precision: relative output error of a unit at most."""
+    """Mixed precision: average bits per weight at most; the worst units stay in 16 bit."""
     writer: str | None = None
     """whet, or llm-compressor in an environment of its own. Default: whet; llm-compressor for NVFP4
     and MXFP4, llama.cpp for Q4_K_M, Q5_K_M and Q8_0."""
@@ -53,7 +43,7 @@ class CalibrationOptions:
     """The text that activations are measured on."""
 
     calibration: Path | None = None
-    """JSONL (a request log, messages, prompt or text) or .txt. Default: the built-in text."""
+    """JSONL: a request log, messages, prompt or text. Default: the built-in text."""
     samples: int = 512
     """Number of samples."""
     max_tokens: int = 512
@@ -109,13 +99,8 @@ class QuantizeOptions:
             for name in ("method", "scheme", "group_size", "kv_cache", "writer")
             if (value := getattr(options, name)) is not None
         }
-        mixed = {
-            key: value
-            for name, key in _MIXED.items()
-            if (value := getattr(options, name)) is not None
-        }
-        if mixed:
-            data["mixed"] = mixed
+        if options.bits_per_weight is not None:
+            data["mixed"] = {"bits_per_weight": options.bits_per_weight}
         if options.no_clip:
             data["clip"] = False
         calibration = self.text.spec()
@@ -137,12 +122,9 @@ def _usage_error(error: ValidationError) -> UsageError:
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ")
     name = str(first["loc"][-1]) if first["loc"] else ""
-    name = "mixed_keep" if name == "keep" else name
     known = {each.name for each in (*fields(RecipeOptions), *fields(CalibrationOptions))}
     if name in known:
         return UsageError(f"{_flag(name)}: {message} (got {first['input']!r})")
-    for field in ("bits_per_weight", "max_error"):
-        message = message.replace(field, _flag(field))
     return UsageError(message)
 
 

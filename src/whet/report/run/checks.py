@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Final
 
-from whet.core.format import number, percent, plural
+from whet.core.format import number, percent
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import (
     GreedyParity,
@@ -35,10 +34,6 @@ from whet.report.run.quality import (
 from whet.report.text import millinats, shown
 
 ORDER = 92
-_NAMED: Final = 8
-"""Differences named one by one; the rest are counted."""
-
-
 _Line = tuple[Sequence[object], Sequence[str]]
 """The cells of one line, and sentences below the table."""
 
@@ -143,9 +138,6 @@ def _lossless(records: Iterable[QualityRecord]) -> list[Node]:
 
 def _lossless_line(variant: str, check: LosslessCheck) -> _Line:
     sampled, accepted = check.sampling, check.acceptance_rate
-    notes = list(check.reasons)
-    if check.parity is not None:
-        notes += _divergences(check.parity)
     cells = (
         variant,
         verdict_cell(check.verdict),
@@ -153,7 +145,7 @@ def _lossless_line(variant: str, check: LosslessCheck) -> _Line:
         None if sampled is None else number(sampled.p_value),
         None if accepted is None else percent(accepted),
     )
-    return cells, notes
+    return cells, check.reasons
 
 
 def _parity_figures(parity: GreedyParity | None) -> tuple[object, ...]:
@@ -168,22 +160,6 @@ def _parity_figures(parity: GreedyParity | None) -> tuple[object, ...]:
         _figure(median(margins) if margins else None),
         _figure(max(margins, default=None)),
     )
-
-
-def _divergences(parity: GreedyParity) -> list[str]:
-    """Where continuations left the plain server's, the widest margins first."""
-    apart = [each for each in parity.divergences if each.at is not None]
-    apart.sort(key=lambda each: float("inf") if each.margin is None else -each.margin)
-    if not apart:
-        return []
-    words = [
-        f"{each.id} after {plural(each.at or 0, 'token')} of {each.tokens:,} "
-        f"({'margin not known' if each.margin is None else f'{number(each.margin)} nats'})"
-        for each in apart[:_NAMED]
-    ]
-    if len(apart) > _NAMED:
-        words.append(f"and {len(apart) - _NAMED:,} more")
-    return [f"first differences: {', '.join(words)}"]
 
 
 def _structured(records: Iterable[QualityRecord]) -> list[Node]:

@@ -34,7 +34,7 @@ def looks_of(run: Run) -> dict[str, Look]:
 
 
 def _leaders(run: Run) -> frozenset[str]:
-    """Variants in the matrix, on the front, or the fastest at a concurrency."""
+    """Variants in the matrix, or the fastest at a concurrency."""
     leaders = {
         max(cells, key=lambda cell: cell.tps_mean.value if cell.tps_mean else 0.0).variant
         for size in run.loads
@@ -42,7 +42,6 @@ def _leaders(run: Run) -> frozenset[str]:
     }
     if run.decision is not None:
         leaders |= {entry.variant for entry in run.decision.matrix if entry.variant is not None}
-        leaders |= {name for name, _ in run.decision.pareto}
     return frozenset(leaders)
 
 

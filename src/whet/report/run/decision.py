@@ -10,7 +10,7 @@ from whet.core.records.decision import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
 from whet.report.run.common import certainty, headline, is_win
-from whet.report.run.cost_latency import cost_charts
+from whet.report.run.load import cost_charts
 from whet.report.text import Shown, shown
 
 ORDER = 10
