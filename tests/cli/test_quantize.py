@@ -29,8 +29,7 @@ def model(tmp_path: Path) -> Path:
     [
         ("--scheme W8A8 --method awq", "W8A8 is made by smoothquant, gptq, rtn, not by awq"),
         ("--scheme NF4", "--scheme: Input should be 'W4A16', 'W4A16_ASYM', 'W8A16', "),
-        ("--scheme FP8_BLOCK --group-size 64", "--group-size has no meaning for FP8_BLOCK"),
-        ("--scheme FP8_BLOCK --method awq", "FP8_BLOCK is made by rtn, not by awq"),
+        ("--scheme FP8 --method awq", "FP8 is made by rtn, not by awq"),
         ("--method hqq", "--method: Input should be 'awq', 'gptq', 'awq+gptq', 'smoothquant', "),
         (
             "--scheme FP8 --group-size 64",
@@ -42,7 +41,7 @@ def model(tmp_path: Path) -> Path:
             "--scheme NVFP4 --no-clip",
             "llm-compressor, which writes this recipe, makes no clip: false",
         ),
-        ("--scheme NVFP4", "WHET_LLM_COMPRESSOR does not name the Python of one: python3 -m venv"),
+        ("--scheme NVFP4", "WHET_LLM_COMPRESSOR does not name the Python of one; python3 -m venv"),
         ("--method gptq --no-clip", "--no-clip has no meaning for gptq, which does not clip"),
         ("--kv-cache int8", "--kv-cache: Input should be 'fp8' (got 'int8')"),
         (

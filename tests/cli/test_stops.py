@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -82,9 +83,10 @@ def test_a_disk_that_fills_up_in_the_middle(
 
 
 def test_a_disk_too_full_for_a_checkpoint(whet: Whet, pair: Path) -> None:
-    (pair / "text.txt").write_text("the parcel arrived on friday " * 40)
+    text = json.dumps({"text": "the parcel arrived on friday " * 40})
+    (pair / "text.jsonl").write_text(text)
     before = set(pair.iterdir())
-    words = ["--method", "rtn", "--samples", "2", "--calibration", "text.txt"]
+    words = ["--method", "rtn", "--samples", "2", "--calibration", "text.jsonl"]
     with files_up_to(20_000):
         assert "free some space" in whet("quantize", "target", "out", *words).sentence(STORAGE)
     assert set(pair.iterdir()) == before

@@ -36,8 +36,8 @@ def predict_bits(recipe: RecipeSpec, widths: Sequence[int]) -> float:
 def _scheme_bits(scheme: str, group_size: int, widths: Sequence[int]) -> float:
     if scheme == SIXTEEN_BIT:
         return 16.0
-    if scheme in ("FP8", "FP8_BLOCK"):
-        return 8.0  # one scale a matrix, or for 128 × 128 weights
+    if scheme == "FP8":
+        return 8.0  # one scale a matrix
     if scheme in _GGUF_BITS:
         return _GGUF_BITS[scheme]
     if scheme in FOUR_BIT_FLOATS:

@@ -57,8 +57,7 @@ def load_calibration(
     sha256 = calibration_sha256(path)
     dice = random.Random(seed)
     reader = LogReader(path, documents=True)
-    requests = Counter(map(_has_text, reader))
-    available, skipped = requests[True], requests[False] + _skipped(reader)
+    available = sum(map(_has_text, reader))
     reader.refuse_textless()
     chosen = set(range(available))
     if available > samples:
@@ -77,10 +76,6 @@ def load_calibration(
         tokens=sum(map(len, ids)),
         max_tokens=max_tokens,
         seed=seed,
-        form=", ".join(sorted(set(map(_form, sampled)))),
-        rows=available,
-        skipped=skipped,
-        left_out=sum(media(request).total() for request in sampled),
         warnings=tuple(_warnings(reader, sampled)),
     )
     return Calibration(ids=ids, facts=facts)
@@ -120,17 +115,6 @@ def _has_text(request: LoggedRequest) -> bool:
     if request.messages is None:
         return bool(request.prompt_token_ids or (request.prompt or "").strip())
     return any(message["content"].strip() for message in plain_messages(request))
-
-
-def _form(request: LoggedRequest) -> str:
-    """The kind, with ``+reply`` where the model's answer is part of the document."""
-    kind = "chat" if request.messages else "ids" if request.prompt_token_ids else "text"
-    return f"{kind}+reply" if request.output or request.tool_calls else kind
-
-
-def _skipped(reader: LogReader) -> int:
-    left_out = reader.left_out()
-    return sum(each.count for each in left_out if each.reason not in (BLANK, INCOMPLETE))
 
 
 def _tokenize(

@@ -41,7 +41,7 @@ def pack(weight: Tensor, qparams: QParams, grid: Grid) -> dict[str, Tensor]:
 
     ``weight`` is float32 [O, K], scaled as stored; ``qparams.scale`` has the stored dtype.
     """
-    scale = qparams.scale[:1, 0] if grid.per_tensor else qparams.scale[:: grid.block_rows]
+    scale = qparams.scale[:1, 0] if grid.per_tensor else qparams.scale
     state = {"weight": weight, "weight_scale": scale.contiguous()}
     if qparams.zero is not None:
         state["weight_zero_point"] = qparams.zero.to(torch.int8)
@@ -61,7 +61,7 @@ def stored_parts(
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """Name, dtype and shape of every tensor of a linear [O, K] (facts of the format)."""
     groups = inputs // grid.group(inputs)
-    scale = (1,) if grid.per_tensor else (outputs // grid.block_rows, groups)
+    scale = (1,) if grid.per_tensor else (outputs, groups)
     parts: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"weight_scale": (grid.dtype, scale)}
     if grid.packed:
         per_word = 32 // grid.bits

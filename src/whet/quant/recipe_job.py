@@ -145,15 +145,15 @@ class RecipeJob:
         source = self._model.reader.folder
         with self._timer.phase("write"):
             self._writer.finish()
-            kept = self._rewrite_kept()
+            wide = self._rewrite_wide()
             copy_beside(source, self._folder)
-            quantization = self._config(kept).model_dump(mode="json")
+            quantization = self._config(wide).model_dump(mode="json")
             write_config(source, self._folder, quantization)
         with self._timer.phase("verify"):
             verify_weights(
                 self._folder,
                 self._model.reader,
-                {name: self._expected(name, kept) for name in self._scales},
+                {name: self._expected(name, wide) for name in self._scales},
                 cache_scales=self.recipe.kv_cache is not None,
                 device=self._model.device,
             )
@@ -169,18 +169,18 @@ class RecipeJob:
         """Remove the hidden folder, if it is still there."""
         self._stack.close()
 
-    def _rewrite_kept(self) -> frozenset[str]:
+    def _rewrite_wide(self) -> frozenset[str]:
         """Rewrite the units that a mixed recipe keeps; returns the names of their linears."""
         if self._wide is None or self.recipe.mixed is None:
             return frozenset()
         costs = [self._cost(error) for error in self._errors]
         units = choose_units(costs, self.recipe.mixed.bits_per_weight)
         self._errors = list(mark_wider(self._errors, units))
-        kept = {name: self._scales[name] for unit in units for name in self._linears[unit]}
+        wide = {name: self._scales[name] for unit in units for name in self._linears[unit]}
         narrow = self._folder / _NARROW
-        rewrite(narrow, self._folder, self._model.reader, kept, self._wide)
+        rewrite(narrow, self._folder, self._model.reader, wide, self._wide)
         shutil.rmtree(narrow)
-        return frozenset(kept)
+        return frozenset(wide)
 
     def _cost(self, error: UnitError) -> UnitCost:
         bits = wide_bits = 0
@@ -190,19 +190,19 @@ class RecipeJob:
             wide_bits += outputs * inputs * 16
         return UnitCost(error=error, bits=bits, wide_bits=wide_bits)
 
-    def _expected(self, linear: str, kept: frozenset[str]) -> Expected:
-        if linear in kept:
+    def _expected(self, linear: str, wide: frozenset[str]) -> Expected:
+        if linear in wide:
             return Expected(grid=None, scales=self._scales[linear], nearest=True)
         scales, nearest = self._scales[linear], self._method.nearest
         return Expected(grid=self._grid, scales=scales, nearest=nearest)
 
-    def _config(self, kept: frozenset[str]) -> QuantizationConfig:
+    def _config(self, wide: frozenset[str]) -> QuantizationConfig:
         grid = self._grid
         if "gptq" in self.recipe.method and grid.packed:
             grid = with_static_order(grid)
         return quantization_config(
             grid,
-            ignore=[*self._model.architecture.ignore, *sorted(kept)],
+            ignore=[*self._model.architecture.ignore, *sorted(wide)],
             kv_cache=self.recipe.kv_cache is not None,
         )
 

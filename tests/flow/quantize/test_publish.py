@@ -73,7 +73,6 @@ def write_checkpoint(folder: Path) -> Path:
         tokens=200_000,
         max_tokens=512,
         seed=7,
-        form="chat+reply",
         warnings=(f"the last line of {log} is torn",),
     )
     units = [

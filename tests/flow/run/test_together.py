@@ -410,11 +410,11 @@ def test_an_interrupt_while_they_come_up_stops_all(
 ) -> None:
     desk.crowd.hanging = {"b", "c"}
 
-    def interrupt(label: str, _log: Path) -> None:
-        if label.startswith("starting"):
+    def interrupt(label: str, _done: int, _total: int) -> None:
+        if label == "starting":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(desk.ear, "waiting", interrupt)
+    monkeypatch.setattr(desk.ear, "progress", interrupt)
     with pytest.raises(KeyboardInterrupt):
         desk.story(group_spec(tmp_path, ["fp16", "b", "c"]), tmp_path / "run")
     assert desk.crowd.up == set()

@@ -54,7 +54,7 @@ def test_who_wrote_a_checkpoint_is_named(gated: Run) -> None:
 def test_a_server_at_low_priority_is_named(gated: Run) -> None:
     niced = {**gated.starts, "awq": replace(gated.starts["awq"], nice=5)}
     words = [line for line in bullets(replace(gated, starts=niced), "setup") if "nice" in line]
-    assert words == ["ran at nice 5, so other processes go before it"]
+    assert words == ["awq ran at nice 5, so other processes go before it"]
 
 
 def test_a_reason_of_several_variants_is_one_sentence(gated: Run) -> None:

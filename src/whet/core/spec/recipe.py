@@ -22,7 +22,7 @@ class CalibrationSpec(Strict):
 
 Method = Literal["awq", "gptq", "awq+gptq", "smoothquant", "rtn", "k-quant"]
 Scheme = Literal[
-    "W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8", "FP8_BLOCK", "W4A8_FP8",
+    "W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8", "W4A8_FP8",
     "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "Q4_K_M", "Q5_K_M", "Q8_0",
 ]  # fmt: skip
 FOUR_BIT_FLOATS: Final = ("NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16")
@@ -40,7 +40,6 @@ METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "W8A8": ("smoothquant", "gptq", "rtn"),
     "FP8_DYNAMIC": ("rtn",),
     "FP8": ("rtn",),
-    "FP8_BLOCK": ("rtn",),
     **dict.fromkeys(FOUR_BIT_FLOATS, ("rtn", "gptq", "awq", "awq+gptq")),
     "Q4_K_M": ("k-quant",),
     "Q5_K_M": ("k-quant",),

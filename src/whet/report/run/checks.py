@@ -81,10 +81,8 @@ def _same_weights(records: Sequence[QualityRecord]) -> list[Node]:
     )
     return _nodes(
         "Same weights",
-        "Speculation, caching and batching change the order of additions and nothing "
-        "else. The first variant of some weights is measured twice, which shows how much that is; "
-        "another variant of the same weights that is much further away has a fault in a layer, a "
-        "scale or a kernel.",
+        "Variants of the same weights differ by the order of additions, which the first one’s "
+        "repeat shows; one that is much further away has a fault.",
         ["config", "compared with", *figure_columns(*heads)],
         [
             _same_weights_line(record, by_name.get(record.twin))
@@ -122,11 +120,9 @@ def _lossless(records: Iterable[QualityRecord]) -> list[Node]:
     )
     return _nodes(
         "Speculation against the plain server",
-        "Greedy continuations that equal the plain server’s to the end, and how many of "
-        "its own repeat do; the share of tokens before the first difference; by how much the plain "
-        "server’s token led there (near 0 is a tie that rounding decides); a two-sample test of "
-        "sampled text; and the share of this check’s own drafted tokens that were accepted (not "
-        "the acceptance under load, which the table of all cells has in tokens per step).",
+        "Greedy continuations that equal the plain server’s, and those of its own repeat; the "
+        "share of tokens before the first difference, and by how much the plain server’s token led "
+        "there (near 0 is a tie); a test of sampled text; and this check’s own accepted drafts.",
         ["config", "verdict", *figure_columns(*heads)],
         [
             _lossless_line(record.variant, record.lossless)
@@ -174,9 +170,8 @@ def _structured(records: Iterable[QualityRecord]) -> list[Node]:
     )
     return _nodes(
         "Answers bound to a schema",
-        "The same questions answered free, and bound by the engine to the task’s JSON "
-        "schema. Valid answers fit the schema, right ones are right as well; lost and gained count "
-        "right answers, bound against free, with McNemar’s exact p.",
+        "The same questions answered free, and bound by the engine to the task’s JSON schema; lost "
+        "and gained count right answers, with McNemar’s exact p.",
         ["config", "task", *figure_columns(*heads)],
         [
             _structured_line(record.variant, score)

@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from whet.core.format import number, plural
 from whet.core.quote import shell_word
-from whet.core.records.model import ModelFacts
 from whet.core.run import Run
 from whet.core.units import human_bytes
 from whet.report.document import (
     Bullets,
     Code,
-    Column,
     Folded,
     Heading,
     Node,
     Paragraph,
     Section,
-    table,
 )
 from whet.report.text import short_path
 
 ORDER = 110
-_MODELS = (
-    "",
-    "architecture",
-    "parameters",
-    "layers",
-    "hidden",
-    "heads / KV",
-    "stored",
-    "weights sha256",
-    "from",
-)
 
 
 def build(run: Run) -> Section:
     """Everything that is not a result."""
-    nodes: list[Node] = [*_serve_lines(run), *_models(run)]
+    nodes: list[Node] = list(_serve_lines(run))
+    if run.models:
+        nodes += [Heading(text="Models"), Bullets(items=list(_models(run)))]
     if run.environment is not None:
         nodes += [Heading(text="Environment"), Bullets(items=list(_environment(run)))]
     return Section(id="setup", title="Set-up", group="Set-up", nodes=nodes)
@@ -60,33 +47,16 @@ def _serve_lines(run: Run) -> Iterator[Node]:
             yield Folded(summary=f"Serve line of {name}{excluded}", nodes=[line], is_open=True)
 
 
-def _models(run: Run) -> Iterator[Node]:
-    if not run.models:
-        return
-    rows = [
-        (
-            role,
-            facts.architecture,
-            number(facts.parameters),
-            facts.layers,
-            facts.hidden_size,
-            f"{facts.heads} / {facts.kv_heads}",
-            f"{facts.stored.scheme} {facts.stored.dtype}",
-            facts.weights_sha256[:12],
-            _source(facts, run.root),
+def _models(run: Run) -> Iterator[str]:
+    for role, facts in run.models.items():
+        source = short_path(facts.path, run.root)
+        if facts.hub_id is not None:
+            source = f"{facts.hub_id} at {facts.commit}"
+        yield (
+            f"{role}: {facts.architecture}, {number(facts.parameters)} parameters, "
+            f"{facts.stored.scheme} {facts.stored.dtype}, sha256 {facts.weights_sha256[:12]}, "
+            f"from {source}"
         )
-        for role, facts in run.models.items()
-    ]
-    yield Heading(text="Models")
-    columns = [Column(name=n, figure=n in ("parameters", "layers")) for n in _MODELS]
-    yield table("Models", columns, rows)
-
-
-def _source(facts: ModelFacts, root: Path) -> str:
-    """The hub id and its commit, or the folder."""
-    if facts.hub_id is None:
-        return short_path(facts.path, root)
-    return f"{facts.hub_id} at {facts.commit}"
 
 
 def _environment(run: Run) -> Iterator[str]:
@@ -100,3 +70,6 @@ def _environment(run: Run) -> Iterator[str]:
     yield f"packages: {', '.join(f'{name} {version}' for name, version in env.packages)}"
     if env.git_commit:
         yield f"commit: {env.git_commit}"
+    for name, start in run.starts.items():
+        if start.nice:
+            yield f"{name} ran at nice {start.nice}, so other processes go before it"

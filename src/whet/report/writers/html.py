@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -17,21 +16,6 @@ from whet.report.charts.palette import variables
 from whet.report.charts.svg import style_sheet, svg_of
 from whet.report.document import Chart, Document
 
-_TERMS: Final[Mapping[str, str]] = {
-    "TTFT p50": "Time to first token: half of the requests were faster",
-    "TTFT p95": "Time to first token: 95 of 100 requests were faster",
-    "TTFT p95, ms": "Time to first token: 95 of 100 requests were faster",
-    "TPOT p50": "Time per output token after the first: half of the requests were faster",
-    "concurrency": "Requests that the client has open at once",
-    "Acceptance": "Tokens per step of a speculative server, and the share of drafts accepted",
-    "Prefix hits": "Share of prompt tokens that the prefix cache answered, and the share expected",
-    "Cells proved": "Loads at which the log and counters show that every feature was running",
-    "Perplexity": "Change of perplexity on held-out text against the baseline",
-    "KL": "Distance of the next-token distribution from the baseline's, in millinats",
-    "KL p99": "The same at its 99th percentile over positions",
-    "flips": "Positions whose likeliest token differs from the baseline's",
-}
-"""What heads of tables and tiles mean, for a reader's pointer."""
 _TEMPLATES: Final = Path(__file__).parent.parent / "templates"
 
 
@@ -58,7 +42,6 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         svg=_svg,
-        terms=_TERMS,
         colour_variable=lambda colour: f"var(--{variables()[colour][0]})",
         kind_of=lambda node: type(node).__name__,
     )
