@@ -20,7 +20,7 @@ from whet.core.errors import QuantizationError
 from whet.core.spec import RecipeSpec
 from whet.quant import quantize
 from whet.quant.architecture import read_architecture
-from whet.quant.experts import FEWEST
+from whet.quant.skeleton import FEWEST
 from whet.quant.stream import LayerStream
 from whet.quant.tensor_reader import TensorReader
 

@@ -137,7 +137,7 @@ def reversed_factor(gram: Tensor, order: Tensor) -> Tensor:
         with float32_products("highest"):
             factor, failed = torch.linalg.cholesky_ex(damped)
             if not int(failed):
-                eye = torch.eye(len(gram), out=damped)
+                eye = torch.eye(len(gram), device=gram.device)
                 inverse: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
                 return inverse
     raise QuantizationError(

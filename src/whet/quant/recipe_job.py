@@ -30,13 +30,13 @@ from whet.quant.checkpoint_record import (
     write_config,
     write_record,
 )
-from whet.quant.experts import FEWEST
 from whet.quant.fold import LinearScales
 from whet.quant.layer import LayerQuantizer, Method, SourceLayer
 from whet.quant.mixed import UnitCost, choose_units, mark_wider, rewrite
 from whet.quant.packing import quantization_config
 from whet.quant.phase_timer import PhaseTimer
 from whet.quant.rounding import make_grid, with_static_order
+from whet.quant.skeleton import FEWEST
 from whet.quant.suitability import FOLDING, inputs_needed, require_suitable
 from whet.quant.tensor_reader import TensorReader
 from whet.quant.unit import round_to_nearest

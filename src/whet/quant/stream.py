@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from whet.core.errors import QuantizationError
 from whet.quant.architecture import CACHED, Architecture, UnitMap
-from whet.quant.experts import METER, ExpertsMeter
 from whet.quant.gram import InputMeter, InputStats
-from whet.quant.skeleton import Skeleton
+from whet.quant.skeleton import METER, ExpertsMeter, Skeleton
 
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
 _MIXTURE: Final = 4  # as many tokens a batch, as each expert sees few of them

@@ -68,8 +68,6 @@ def check(
         title = f"ok {spec.name}: {len(variants)} variants on {machine}"
         section = _section(title, checked, variants, [each.text for each in sources], effort.text)
         print_sections([section], output.console)
-    if options.strict and checked.advice:
-        raise UsageError("--strict: the warnings above count as errors", fix="correct the spec")
 
 
 def _document(
