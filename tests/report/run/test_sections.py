@@ -18,7 +18,7 @@ from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.evidence import LeverCost, LeverCosts
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic, LosslessCheck, TokenIdentity
-from whet.core.records.summary import CellSummary, Estimate
+from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.report.document import Code, Paragraph
@@ -260,19 +260,6 @@ def test_degenerate_text_is_one_sentence_a_variant(hostile: Run, whole: Run) -> 
     assert sentence(clean) == "40 timed answers: nothing degenerate"
     assert list(table(hostile, "degenerate", "Degenerate text among timed answers"))
     assert section(whole, "degenerate") is None
-
-
-def test_a_cell_that_was_held_up_is_named(whole: Run) -> None:
-    def with_gap(each: CellSummary) -> CellSummary:
-        if (each.variant, each.load) != ("awq+draft", Load.at(1)):
-            return each
-        gap = Estimate(value=900.0, low=890.0, high=910.0, samples=64)
-        return replace(each, figures={**each.figures, "itl_p50_ms": gap})
-
-    run = replace(whole, cells=tuple(with_gap(each) for each in whole.cells))
-    (note,) = (line for line in bullets(run, "cells") if "Held up" in line)
-    assert "awq+draft at 1 (900 ms between tokens," in note
-    assert not [line for line in bullets(whole, "cells") if "Held up" in line]
 
 
 @pytest.mark.parametrize("id", ["side-effects", "checks", "degenerate"])
