@@ -22,7 +22,6 @@ from whet.predict import Traffic, advise, longest_request
 from whet.predict.hardware import CUDA, model_words
 from whet.quality.verdicts import MIN_DOCUMENTS
 
-_DRAWN: Final = 200
 _REMEMBERED: Final = "suffix_decoding_max_cached_requests"
 _MANY_REPEATS: Final = 0.05
 _OFTEN: Final = 1.5
