@@ -46,9 +46,8 @@ def push(
 ) -> str:
     """Upload the finished checkpoint ``folder`` to the hub repository ``repo``; return its URL.
 
-    ``repo`` is created where it does not exist, private unless ``public``. Sends the files of the
-    checkpoint's record, the record without this machine's paths, and a card unless a person wrote
-    one, which names ``base``, the source model, if it is a hub id.
+    ``repo`` is created where it does not exist, private unless ``public``. The record is sent
+    without this machine's paths; the card names ``base``, the source model, if it is a hub id.
 
     Raises ``CheckpointError`` for a folder that is not finished, ``UsageError`` for an unusable
     name, token or repository, ``WhetError`` where the hub fails.
@@ -65,12 +64,10 @@ def push(
     api = HfApi(library_name="whet")
     observer.stage("push", f"{repo}, {human_bytes(record.quantized.weight_bytes)}")
     with _upload_errors(repo):
-        url = api.create_repo(repo, private=not public, exist_ok=True)
-        name = url.repo_id
+        name = (url := api.create_repo(repo, private=not public, exist_ok=True)).repo_id
         names = sorted({Path(each).name for each in record.files} - {CARD})
         existing = _require_fit(api.model_info(name), names, public=public)
-        shown = _public_record(record, name)
-        text = json.dumps(encode(shown), indent=1, ensure_ascii=False)
+        text = json.dumps(encode(shown := _public_record(record, name)), ensure_ascii=False)
         files: dict[str, Path | bytes] = {each: folder / each for each in names}
         files[RECORD] = text.encode("utf-8", "replace")
         if CARD in existing and MARK not in _read_card(name).content:
@@ -120,8 +117,8 @@ def _card(done: QuantizedCheckpoint, base: str | None) -> str:
         with suppress(*hub.hub_failures()):  # the upload goes on without a licence on the card
             stated = _read_card(local / CARD if local.exists() else base).data.to_dict()
             data |= {key: stated[key] for key in _LICENSE_KEYS if isinstance(stated.get(key), str)}
-    fields = {**encode(done), **encode(done.calibration or {})}
-    shown = (item for item in fields.items() if isinstance(item[1], str | int | float))
+    fields = {**encode(done), **encode(done.calibration or {})}.items()
+    shown = (item for item in fields if isinstance(item[1], str | int | float))
     text = "\n".join(f"- {safe(key)}: {safe(str(value))}" for key, value in shown)
     return str(ModelCard(f"---\n{ModelCardData(**data).to_yaml()}\n---\n\n{MARK}\n\n{text}\n"))
 
