@@ -15,7 +15,7 @@ from whet.checkpoint.locate import local_folder
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.errors import CheckpointError, QuantizationError, UsageError
 from whet.demo import pair_paths
-from whet.quant.llama_cpp.convert import find_tools, write_gguf
+from whet.quant.llama_cpp import find_tools, write_gguf
 
 pytest.importorskip("gguf", reason="the package gguf is not installed")
 TARGET = pair_paths()[0]

@@ -92,9 +92,6 @@ def test_what_is_slow_on_that_gpu_is_told(whet: Whet, pair: Path) -> None:
     file.write_text(yaml.safe_dump(spec), encoding="utf-8")
     slow = "this GPU computes no FP8"
     assert slow in " ".join(whet("check", "--device", "A100 80GB SXM").err.split())
-    strict = whet("check", "--device", "A100 80GB SXM", "--strict")
-    assert strict.code == USAGE
-    assert "error: --strict: the warnings above count as errors" in strict.err
     assert slow not in " ".join(whet("check", "--device", "H100 SXM").out.split())
 
 

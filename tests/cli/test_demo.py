@@ -8,8 +8,6 @@ from tests.cli.stage import Whet
 from tests.cli.test_stops import files_up_to
 from whet.core.errors import StorageError, UsageError
 from whet.core.run import Run
-from whet.core.spec import load_spec
-from whet.flow.demo import write_long_demo_spec
 
 
 def test_the_recorded_run_is_decided_again_without_an_engine(whet: Whet, tmp_path: Path) -> None:
@@ -32,27 +30,6 @@ def test_a_disk_without_room_for_the_recorded_run(whet: Whet, tmp_path: Path) ->
         said = whet("demo", "--replay").sentence(StorageError.exit_code)
     assert "is full; free some space" in said
     assert not list((tmp_path / "runs").iterdir())
-
-
-def test_one_recorded_run_alone_is_shown(whet: Whet) -> None:
-    assert "leave out --long" in whet("demo", "--replay", "--long").sentence(UsageError.exit_code)
-
-
-def test_the_long_demo_names_what_writes_its_testbed(whet: Whet, tmp_path: Path) -> None:
-    said = whet("demo", "--long").sentence(UsageError.exit_code)
-    assert said.endswith("python -m lab.testbed 0.3b runs/demo-long-pair --draft 0.03b")
-    assert list(tmp_path.rglob("*")) == []
-
-
-def test_the_long_demo_runs_on_its_testbed(tmp_path: Path) -> None:
-    testbed = tmp_path / "testbed"
-    (testbed / "draft").mkdir(parents=True)
-    (testbed / "draft" / "config.json").write_text("{}")
-    write_long_demo_spec(tmp_path / "long.yaml", testbed)
-    spec = load_spec(tmp_path / "long.yaml")
-    models = (str(testbed / "target"), str(testbed / "draft"))
-    assert (spec.model.target, spec.model.draft) == models
-    assert spec.load.concurrency == (1, 4, 16)
 
 
 def test_removed_commands_name_their_successor(whet: Whet) -> None:

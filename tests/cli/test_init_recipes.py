@@ -94,7 +94,7 @@ def test_the_recipes_are_those_that_can_be_made(
 
 def test_quantize_says_what_check_says(whet: Whet, tmp_path: Path) -> None:
     write_tiny_llama(tmp_path / "odd", intermediate_size=320)
-    said = whet("quantize", "./odd", "out", "--no-serve-check")
+    said = whet("quantize", "./odd", "out")
     assert said.sentence(QuantizationError.exit_code).endswith(
         "has 320 inputs, not a multiple of the group size 128; use a recipe with method: awq, "
         "scheme: W4A16, group_size: 64"

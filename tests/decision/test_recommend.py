@@ -51,16 +51,13 @@ def test_the_saving_is_against_the_baselines_own_best_cost() -> None:
     assert any("saves 40.0%" in reason for reason in found.reasons)
 
 
-def test_savings_are_against_the_defaults_and_the_baseline_is_a_reason() -> None:
+def test_savings_are_against_the_defaults() -> None:
     usual = cell("fp16+cache", 8, 0.75, 100)
     found = recommended(decided(tier([FP16, usual, AWQ]), reference="fp16+cache"))
     assert found.saving is not None
     assert found.saving.value == pytest.approx(0.2)
     assert found.difference is not None
     assert (found.difference.family, found.difference.different) == (2, True)
-    assert found.baseline_saving is not None
-    assert found.baseline_saving.value == pytest.approx(0.4)
-    assert any(r.startswith("40.0% [") and "cheaper than fp16" in r for r in found.reasons)
 
 
 def test_two_machines_have_the_interval_of_independent_figures() -> None:
@@ -186,26 +183,6 @@ def test_of_equal_costs_on_two_machines_the_default_is_recommended() -> None:
     assert (found.variant, found.tier) == ("fp16", "H100")
 
 
-def test_the_baseline_is_compared_within_the_first_starts() -> None:
-    cells = [FP16, cell("usual", 8, 0.75, 100), AWQ]
-    again = [cell("usual", 8, 0.5, 100), cell("awq", 8, 0.4, 150)]  # a faster day
-    inputs = tier(cells, confirmation=again, confirmed_throughput=starts(again, count=2))
-    found = recommended(decided(inputs, reference="usual"))
-    assert found.saving is not None
-    assert found.baseline_saving is not None
-    assert found.saving.value == pytest.approx(0.2)
-    assert found.baseline_saving.value == pytest.approx(0.4)
-    assert found.baseline_saving.low is not None
-
-
-def test_what_is_dearer_than_the_baseline_saves_nothing_against_it() -> None:
-    cells = [FP16, cell("usual", 8, 1.4, 100), cell("awq", 8, 1.2, 150)]
-    records = {name: quality(name, ("fail",) * 3) for name in ("fp16",)}
-    records |= {name: quality(name) for name in ("usual", "awq")}
-    found = recommended(decided(tier(cells, quality=records), reference="usual"))
-    assert (found.variant, found.baseline_saving) == ("awq", None)
-
-
 def test_every_variant_is_tested_against_the_reference_once() -> None:
     cells = [FP16, cell("fp16", 16, 1.1, 200), AWQ, cell("gptq", 16, 0.7, 150)]
     decision = decided(tier(cells))
@@ -279,7 +256,6 @@ def test_degenerate_timed_text_excludes_every_cell_of_its_variant() -> None:
     assert set(told) == {("awq", Load.at(8)), ("awq", Load.at(16))}
     said = "its timed answers are degenerate text: 12 of 80 timed answers are degenerate text"
     assert set(told.values()) == {said}
-    assert "awq" not in {variant for variant, _ in decision.pareto}
 
 
 def test_a_degenerate_baseline_leaves_no_saving_to_state() -> None:

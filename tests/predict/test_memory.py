@@ -76,7 +76,6 @@ def test_a_tiny_model_is_foreseen_to_the_byte(tmp_path: Path) -> None:
         ({"scheme": "W8A8"}, "W8A8-INT8", 8 + 16 / 5120),
         ({"scheme": "FP8"}, "FP8", 8.0),
         ({"mixed": {"bits_per_weight": 5.5}}, "W4A16", 5.5),
-        ({"mixed": {"max_error": 0.01, "keep": "W8A8"}}, "mixed", 8 + 16 / 5120),
     ],
 )
 def test_every_scheme_is_foreseen(recipe: dict[str, Any], stored: str, bits: float) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from whet.quant import awq
 from whet.quant.awq import families, search_clip, search_scale, stacks
 from whet.quant.gram import InputMeter, InputStats
-from whet.quant.methods import METHODS
+from whet.quant.recipe_job import METHODS
 from whet.quant.rounding import Grid, QParams, make_grid
 from whet.quant.unit import UnitFit, UnitProblem
 

@@ -77,13 +77,6 @@ def test_long_documents_become_windows_that_keep_the_first_token(
     assert len(set(result.ids)) > 1
 
 
-def test_plain_text_is_cut_into_pieces(tokenizer: Path, tmp_path: Path) -> None:
-    path = tmp_path / "book.txt"
-    path.write_text("the parcel arrived on friday. " * 100, encoding="utf-8")
-    result = load(path, tokenizer, samples=5)
-    assert [len(sample) for sample in result.ids] == [16] * 5
-
-
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
@@ -109,10 +102,6 @@ def test_other_faults_name_the_file_and_the_line(tokenizer: Path, tmp_path: Path
     broken.write_text('{"text": "the order"}\n{"text": \n', encoding="utf-8")
     with pytest.raises(UsageError, match=r"1 of 2 lines are broken, .*first broken.jsonl:2"):
         load(broken, tokenizer)
-    binary = tmp_path / "binary.txt"
-    binary.write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(UsageError, match="not UTF-8"):
-        load(binary, tokenizer)
 
 
 def test_chats_without_a_template_ask_for_text(tokenizer: Path, tmp_path: Path) -> None:

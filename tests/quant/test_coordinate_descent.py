@@ -10,7 +10,7 @@ from tests.quant.test_awq import problem
 from whet.quant import coordinate_descent
 from whet.quant.coordinate_descent import CoordinateDescent, row_slices
 from whet.quant.gram import row_errors
-from whet.quant.methods import METHODS
+from whet.quant.recipe_job import METHODS
 from whet.quant.rounding import QParams, make_grid
 
 GRID = make_grid("W4A16", 32, torch.float32)

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.quant.test_awq import problem, replayed, with_outliers
-from whet.quant import gptq
-from whet.quant.gptq import Feedback, inverse_factor_, reversed_factor
-from whet.quant.methods import METHODS
+from whet.quant.gptq import Feedback, reversed_factor
+from whet.quant.recipe_job import METHODS
 from whet.quant.rounding import Grid, make_grid
 
 
@@ -54,20 +53,6 @@ def test_the_factor_is_that_of_the_inverse() -> None:
     inverse = damped[order][:, order].inverse()
     torch.testing.assert_close(upper.T @ upper, inverse, rtol=1e-3, atol=1e-4)
     assert upper.tril(-1).abs().max() == 0
-
-
-@pytest.mark.parametrize("channels", [96, 100, 40])
-def test_the_factor_is_inverted_panel_by_panel(
-    channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gptq, "_PANEL", 48)
-    torch.manual_seed(2)
-    x = torch.randn(300, channels)
-    matrix = x.T @ x / 300
-    expected = torch.linalg.inv(torch.linalg.cholesky(matrix.double()))
-    assert inverse_factor_(matrix)
-    torch.testing.assert_close(matrix.tril().double(), expected, rtol=1e-4, atol=1e-5)
-    assert not inverse_factor_(-torch.eye(channels))
 
 
 @pytest.mark.parametrize("scheme", ["W4A16", "W4A16_ASYM", "W8A16", "W8A8"])

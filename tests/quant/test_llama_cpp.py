@@ -9,7 +9,7 @@ import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
 from whet.core.errors import QuantizationError
-from whet.quant.llama_cpp.convert import write_gguf
+from whet.quant.llama_cpp import write_gguf
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])

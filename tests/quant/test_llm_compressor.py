@@ -21,7 +21,7 @@ from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.demo import pair_paths
 from whet.quant import load_calibration, quantize, quantize_many
-from whet.quant.llm_compressor.environment import VARIABLE, find_llm_compressor
+from whet.quant.llm_compressor.write import VARIABLE, find_llm_compressor
 from whet.quant.suitability import recipe_problem
 
 TEXT = {"samples": 6, "max_tokens": 40}
@@ -58,7 +58,7 @@ def model(source: Path, tmp_path: Path) -> Path:
             {"scheme": "MXFP4", "kv_cache": "fp8"},
             "llm-compressor, which writes this recipe, makes no kv_cache",
         ),
-        ({"writer": "llm-compressor", "mixed": {"max_error": 0.1}}, "makes no mixed"),
+        ({"writer": "llm-compressor", "mixed": {"bits_per_weight": 5}}, "makes no mixed"),
         ({"writer": "llm-compressor", "clip": False}, "makes no clip: false"),
         ({"writer": "llm-compressor", "scheme": "W4A8_FP8"}, "makes no W4A8_FP8"),
         ({"writer": "gptqmodel"}, "Input should be 'whet', 'llm-compressor' or 'llama.cpp'"),
@@ -80,7 +80,7 @@ def test_an_environment_that_is_missing_is_named_with_what_makes_it(
     mode: Mode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, message in (
-        ("none", "python, which WHET_LLM_COMPRESSOR names, has no llmcompressor"),
+        ("none", r"python, which WHET_LLM_COMPRESSOR names, has llm-compressor \(none\)"),
         ("old", "has llm-compressor 0.13.2, and 0.14 or later is needed"),
     ):
         mode(name)

@@ -98,7 +98,6 @@ def test_logged_ids_are_taken_as_they_are(tokenizer: Path, tmp_path: Path) -> No
     assert result.ids[0][:3] == (5, 6, 7)
     assert len(result.ids[0]) > 3
     assert result.ids[1] == (8, 9)
-    assert result.facts.form == "ids, ids+reply"
     with pytest.raises(
         UsageError, match=r"requests.jsonl:2 holds token id 9999, .* give a log of this model"
     ):
@@ -114,22 +113,20 @@ def test_images_are_left_out_and_counted(tokenizer: Path, tmp_path: Path) -> Non
     result = load(write(tmp_path, {"messages": [{"role": "user", "content": parts}]}), tokenizer)
     plain = load(write(tmp_path, {"messages": ASK}), tokenizer)
     assert result.ids == plain.ids
-    assert result.facts.left_out == 1
     assert result.facts.warnings == (
         "content parts that are not text were dropped from the calibration chats: 1 image_url; "
         "scales are fitted on the text around them",
     )
 
 
-def test_the_facts_tell_forms_rows_and_skipped(tokenizer: Path, tmp_path: Path) -> None:
+def test_rows_without_text_take_no_part(tokenizer: Path, tmp_path: Path) -> None:
     rows = [
         {"messages": ASK, "response": CHOICES},
         {"text": "the order"},
         {"url": "/v1/embeddings", "body": {"input": "the order"}},
         {"messages": [{"role": "user", "content": " "}]},
     ]
-    facts = load(write(tmp_path, *rows), tokenizer).facts
-    assert (facts.form, facts.rows, facts.skipped, facts.samples) == ("chat+reply, text", 2, 2, 2)
+    assert load(write(tmp_path, *rows), tokenizer).facts.samples == 2
 
 
 def test_documents_keep_the_order_of_the_file(tokenizer: Path, tmp_path: Path) -> None:
@@ -178,13 +175,9 @@ def test_a_template_without_a_system_role_gets_it_in_the_first_turn(tmp_path: Pa
         read(tmp_path, tmp_path, {"messages": [*ASK, {"role": "system", "content": "late"}]})
 
 
-def test_a_log_with_another_name_is_known_by_its_first_line(
-    tokenizer: Path, tmp_path: Path
-) -> None:
+def test_the_name_of_a_log_says_nothing(tokenizer: Path, tmp_path: Path) -> None:
     path = write(tmp_path, {"request": {"messages": ASK}}).rename(tmp_path / "requests.log")
-    assert load(path, tokenizer).facts.form == "chat"
-    path.rename(tmp_path / "requests.txt")
-    assert load(tmp_path / "requests.txt", tokenizer).facts.form == "text"
+    assert load(path, tokenizer).ids
 
 
 def test_the_draw_is_that_of_every_row_in_memory(tokenizer: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import torch
 
 from tests.quant.test_awq import problem, with_outliers
-from whet.quant.methods import METHODS
+from whet.quant.recipe_job import METHODS
 from whet.quant.rounding import make_grid
 from whet.quant.smoothquant import round_tokens
 from whet.quant.unit import UnitFit

@@ -39,7 +39,7 @@ def test_its_tensors_are_those_of_w4a16_and_its_config_adds_the_activations() ->
     assert stored_parts(grid, 256, 512) == stored_parts(plain, 256, 512)
     assert grid.stored_bits(256, 512) == plain.stored_bits(256, 512)
     assert format_of(grid) == "pack-quantized"
-    written = quantization_config([(grid, ["a"])], ignore=["lm_head"], kv_cache=False)
+    written = quantization_config(grid, ignore=["lm_head"], kv_cache=False)
     [group] = written.model_dump(mode="json")["config_groups"].values()
     assert {key: group["input_activations"][key] for key in INPUTS} == INPUTS
     weights = group["weights"]

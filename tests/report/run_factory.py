@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.report.run_findings import decision, differences, effects, quality, verdicts
+from tests.report.run_findings import decision, effects, quality, verdicts
 from tests.report.run_setting import (
     cell,
     engine,
@@ -101,7 +101,6 @@ def _put_conclusions(store: RunStore, texts: Texts) -> None:
     for name in VARIANTS:
         store.put("quality", name, quality(name, texts))
         store.put("verdicts", name, VerdictSet(variant=name, verdicts=tuple(verdicts(name, texts))))
-    store.put("differences", "all", differences())
     store.put("effects", "all", effects())
     write_json(store.path("decision.json"), decision(texts))
     store.note("decision", "decision", status="complete")

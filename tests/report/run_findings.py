@@ -25,7 +25,7 @@ from whet.core.records.decision import (
 from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.evidence import Claim, Verdict
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
-from whet.core.records.summary import Difference, DifferenceSet, Estimate
+from whet.core.records.summary import Difference, Estimate
 
 
 def verdicts(name: str, texts: Texts) -> Iterator[Verdict]:
@@ -134,17 +134,6 @@ def difference(candidate: str, reference: str, size: int, *, family: int = 0) ->
     )
 
 
-def differences() -> DifferenceSet:
-    """Each variant over the baseline."""
-    found = tuple(
-        difference(name, "fp16", size)
-        for name in VARIANTS[1:]
-        for size in CONCURRENCY
-        if (name, size) != FAILED
-    )
-    return DifferenceSet(reference="fp16", differences=found)
-
-
 def effects() -> LeverEffects:
     """Speculation over the same variant without it."""
     pairs = (("awq+draft", "awq", ()), ("awq+draft+cache", "awq+cache", ("prefix_cache",)))
@@ -220,7 +209,6 @@ def decision(texts: Texts) -> Decision:
         baseline="fp16",
         reference="fp16",
         matrix=tuple(matrix),
-        pareto=(("fp16", Load.at(32)), ("awq+cache", Load.at(32))),
         excluded=(
             Excluded(variant=FAILED[0], load=Load.at(FAILED[1]), reason=texts.failure),
             Excluded(

@@ -10,11 +10,10 @@ from cyclopts import Parameter
 from whet.cli.options import OutputOptions
 from whet.cli.run.output import write_and_print_report
 from whet.cli.run.run import execute
-from whet.core.errors import UsageError
 from whet.core.names import require_name
 from whet.core.provenance import hide_gpus_from_cpu_build
 from whet.core.spec import load_spec
-from whet.flow.demo import replay_recorded, write_demo_spec, write_long_demo_spec
+from whet.flow.demo import replay_recorded, write_demo_spec
 from whet.flow.run.options import OutputDir, RunOptions
 
 
@@ -26,9 +25,7 @@ class DemoOptions:
     output_dir: OutputDir = Path("runs")
     """Directory for run output."""
     name: str | None = None
-    """Name of the run. Default: demo, demo-long or demo-h200."""
-    long: bool = False
-    """Use the testbed of 0.3B parameters, where weights dominate a step. Takes about an hour."""
+    """Name of the run. Default: demo or demo-h200."""
     replay: bool = False
     """Show a recorded run on an H200 instead: decided again from its events, nothing is started."""
     resume: bool = False
@@ -37,10 +34,7 @@ class DemoOptions:
 
 def demo(*, options: DemoOptions = DemoOptions(), output: OutputOptions = OutputOptions()) -> None:
     """Run a full example on a tiny bundled model, no GPU (about 15 minutes on 2 cores)."""
-    if options.replay and options.long:
-        raise UsageError("--replay shows one recorded run", fix="leave out --long")
-    default = "demo-h200" if options.replay else "demo-long" if options.long else "demo"
-    name = require_name(options.name or default, "--name")
+    name = require_name(options.name or ("demo-h200" if options.replay else "demo"), "--name")
     if options.replay:
         with output.observer() as observer:
             store = replay_recorded(options.output_dir / name, observer)
@@ -48,10 +42,7 @@ def demo(*, options: DemoOptions = DemoOptions(), output: OutputOptions = Output
         return
     hide_gpus_from_cpu_build()
     spec_file = options.output_dir / f"{name}.yaml"
-    if options.long:
-        write_long_demo_spec(spec_file, options.output_dir / f"{name}-pair")
-    else:
-        write_demo_spec(spec_file)
+    write_demo_spec(spec_file)
     execute(
         load_spec(spec_file),
         options.output_dir / name,

@@ -14,9 +14,9 @@ from cyclopts.config import Env
 
 from whet._version import __version__
 from whet.cli.options import PARAMETER
-from whet.cli.stops import stop_message
 from whet.cli.terminal import TerminalConsole, clean_output
 from whet.core.errors import InfeasibleError, Interrupted, UsageError, WhetError
+from whet.core.quote import shell_words
 from whet.core.redact import message_line, redact
 
 _MAIN: Final = Group.create_ordered("From a checkpoint to a decision")
@@ -114,7 +114,7 @@ def _exit_with_code(words: list[str]) -> None:
     try:
         _call(words)
     except (KeyboardInterrupt, Interrupted):
-        print(redact(stop_message(words)), file=sys.stderr)
+        print(redact(_stop_message(words)), file=sys.stderr)
         sys.exit(Interrupted.exit_code)
     except WhetError as error:
         lines = "\n".join(message_line(str(line)) for line in error.args)
@@ -122,6 +122,14 @@ def _exit_with_code(words: list[str]) -> None:
         if error.fix is not None:
             print(f"fix: {message_line(error.fix)}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _stop_message(words: list[str]) -> str:
+    """``Stopped.`` and the next step: only ``run`` and ``demo`` have ``--resume``."""
+    if words[:1] not in (["run"], ["demo"]):
+        return "Stopped. Run the command again."
+    again = shell_words(["whet", *(word for word in words if word != "--resume"), "--resume"])
+    return f"Stopped. Resume: {again}"
 
 
 def _call(words: list[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -11,14 +10,11 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
-    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column
 from rich.text import Text
 
 from whet.cli.terminal import TerminalConsole
@@ -44,13 +40,11 @@ class ConsoleObserver:
         self._bar = Progress(
             TextColumn("  {task.description}"),
             BarColumn(),
-            _Count(),
+            MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            _LastLine(table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=self.console,
             transient=True,
-            expand=True,
             disable=quiet or not self.console.is_terminal,
         )
 
@@ -88,11 +82,6 @@ class ConsoleObserver:
         if self._bar.disable:
             self._line_now_and_then(label, done, total)
 
-    def waiting(self, label: str, log: Path) -> None:
-        """A process that writes ``log`` is on its way up: its last line is shown until it is."""
-        self._end_task()
-        self._task = (label, self._bar.add_task(label, total=None, log=log))
-
     def _line_now_and_then(self, label: str, done: int, total: int) -> None:
         if time.monotonic() - self._last_line >= _LINE_EVERY_S and done < total:
             self._last_line = time.monotonic()
@@ -111,26 +100,3 @@ class ConsoleObserver:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         time_shown = Text(f"{minutes:02d}:{seconds:02d}", "dim")
         self.console.print(time_shown, head, Text(message_line(text)))
-
-
-class _Count(MofNCompleteColumn):
-    """Done of all, where all is known."""
-
-    def render(self, task: Task) -> Text:
-        return Text() if task.total is None else super().render(task)
-
-
-class _LastLine(ProgressColumn):
-    """The last line of the log that a task waits for."""
-
-    max_refresh = 0.5
-
-    def render(self, task: Task) -> Text:
-        log: Path | None = task.fields.get("log")
-        if log is None or not log.is_file():
-            return Text()
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 4096))
-            lines = file.read().decode(errors="replace").splitlines()
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        return Text(one_line(last), "dim")

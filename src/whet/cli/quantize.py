@@ -21,14 +21,12 @@ def quantize(
 ) -> None:
     """Quantize a checkpoint (AWQ, GPTQ, FP8, INT8, NVFP4, MXFP4) for vLLM.
 
-    The format is compressed-tensors. For NF4 and GGUF, --scheme prints the command of their tools.
+    The format is compressed-tensors; GGUF for Q4_K_M, Q5_K_M and Q8_0.
     """
     from whet.flow.quantize.checkpoint import quantize_single
-    from whet.flow.quantize.other_tools import require_own_scheme
     from whet.flow.quantize.publish import push, require_login
 
     options.refuse_misfits()
-    require_own_scheme(options.recipe.scheme, model, out)
     after = options.after
     if after.push_to_hub is not None:
         require_login(after.push_to_hub)

@@ -107,10 +107,6 @@ class Observer(Protocol):
         """Work inside the stage advances."""
         ...
 
-    def waiting(self, label: str, log: Path) -> None:
-        """A process that writes ``log`` is on its way up."""
-        ...
-
 
 Progress = Callable[[int, int], None]
 """Called with (done, total); a stage that takes long accepts one."""
@@ -125,11 +121,7 @@ class Silent:
     def note(self, message: str) -> None:
         """Say nothing."""
 
-    def warn(self, message: str) -> None:
-        """Say nothing."""
+    warn = note
 
     def progress(self, label: str, done: int, total: int) -> None:
-        """Say nothing."""
-
-    def waiting(self, label: str, log: Path) -> None:
         """Say nothing."""

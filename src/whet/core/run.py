@@ -32,7 +32,7 @@ from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.rate_search import RateSearch
-from whet.core.records.summary import CellSummary, DifferenceSet
+from whet.core.records.summary import CellSummary
 from whet.core.spec import Spec
 from whet.core.store import RunStore, read_record
 
@@ -176,11 +176,6 @@ class Run:
     def degenerate(self) -> Mapping[str, DegenerateTraffic]:
         """Degenerate text among the timed answers by variant."""
         return self.store.keyed("degenerate", DegenerateTraffic)
-
-    @cached_property
-    def differences(self) -> DifferenceSet | None:
-        """Each variant against the reference at each concurrency: exploratory."""
-        return self.store.get("differences", "all", DifferenceSet)
 
     @cached_property
     def lever_effects(self) -> LeverEffects | None:

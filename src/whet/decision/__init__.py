@@ -1,6 +1,6 @@
-"""What to deploy: matrix, Pareto front, recommendation."""
+"""What to deploy: matrix and recommendation."""
 
 from whet.decision.decide import decide
-from whet.decision.inputs import DecisionInputs, TierInputs
+from whet.decision.eligible import DecisionInputs, TierInputs
 
 __all__ = ["DecisionInputs", "TierInputs", "decide"]

@@ -13,34 +13,35 @@ from whet.core.records.decision import (
     Recommendation,
 )
 from whet.core.records.summary import Difference
-from whet.decision.eligible import EligibleCell, passes_somewhere, split_eligible
-from whet.decision.inputs import DecisionInputs
-from whet.decision.matrix import best_at, recommended_point, result_at, slo_points, unmet
+from whet.decision.eligible import DecisionInputs, EligibleCell, split_eligible
+from whet.decision.matrix import (
+    best_at,
+    confirmation,
+    recommended_point,
+    result_at,
+    slo_points,
+    tested_differences,
+    unmet,
+)
 from whet.decision.recommend import recommend
-from whet.decision.select import confirmation, tested_differences
-
-_Point = tuple[float, float, float]
-"""Cost, tail TTFT and perplexity ratio."""
 
 
 def decide(inputs: DecisionInputs) -> Decision:
-    """Return the matrix over every tier, the fronts and a recommendation.
+    """Return the matrix over every tier and a recommendation.
 
-    A cell that is unfinished, had errors or lacks evidence is in ``excluded`` and nowhere else.
-    Each tier has its own Pareto front. If nothing qualifies, nothing is raised: the matrix says
+    A cell that is unfinished, had errors or lacks evidence is in ``excluded`` and nowhere else. If
+    nothing qualifies, nothing is raised: the matrix says
     ``none`` with the reason, and the recommendation is None.
     """
     eligible: list[EligibleCell] = []
     excluded: list[Excluded] = []
     matrix: list[MatrixEntry] = []
-    front: list[EligibleCell] = []
     differences: list[Difference] = []
     for tier in inputs.tiers:
         counted, dropped = split_eligible(tier)
         eligible += counted
         excluded += dropped
         matrix += [best_at(counted, point) for point in slo_points(tier.tier, inputs.objective)]
-        front += _pareto_front(counted)
         differences += tested_differences(counted, tier, inputs)
     chosen = recommend(eligible, inputs)
     if chosen is None:
@@ -50,7 +51,6 @@ def decide(inputs: DecisionInputs) -> Decision:
         baseline=inputs.baseline,
         reference=inputs.reference,
         matrix=tuple(matrix),
-        pareto=tuple(dict.fromkeys((item.cell.variant, item.cell.load) for item in front)),
         excluded=tuple(excluded),
         recommendation=chosen,
         cells=cells,
@@ -105,29 +105,3 @@ def _statuses(
                 status = replace(status, limits=by_cell[key].limits)
             statuses.append(status)
     return tuple(statuses)
-
-
-def _pareto_front(eligible: Sequence[EligibleCell]) -> list[EligibleCell]:
-    """Return the cells that no other dominates, cheapest first.
-
-    A cell dominates another if it is at least as good in all three figures and better in one. A
-    variant that is unfit, or whose quality passes no tolerance, is not on the front.
-    """
-    points = [(point, item) for item in eligible if (point := _point(item)) is not None]
-    front = [
-        item for point, item in points if not any(_dominates(other, point) for other, _ in points)
-    ]
-    return sorted(front, key=lambda item: (item.usd, item.cell.variant, item.cell.load))
-
-
-def _point(item: EligibleCell) -> _Point | None:
-    record = item.quality
-    if record is None or record.perplexity_ratio is None or item.unfit is not None:
-        return None
-    if not passes_somewhere(record):
-        return None
-    return item.usd, item.ttft.value, record.perplexity_ratio.value
-
-
-def _dominates(left: _Point, right: _Point) -> bool:
-    return left != right and all(a <= b for a, b in zip(left, right, strict=True))

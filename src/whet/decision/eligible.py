@@ -3,22 +3,73 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from whet.core.records.decision import Excluded, Fleet
+from whet.core.records.decision import Excluded, ExclusionKind, Fleet
 from whet.core.records.evidence import SUFFICIENT, Verdict
 from whet.core.records.quality import QualityRecord
-from whet.core.records.quality_checks import DegenerateTraffic, GateVerdict
+from whet.core.records.quality_checks import DegenerateTraffic, GateVerdict, LosslessCheck
 from whet.core.records.summary import CellSummary, Estimate
-from whet.decision.inputs import TierInputs
-from whet.decision.limits import Unfit, limits_of, unfit
-from whet.metrics.pooled import Cell
+from whet.core.spec import ObjectiveSpec
+from whet.metrics.pooled import Cell, StartTable
 
 _TOLERANCE_STEP = 1e-9
 _HOURS_PER_MONTH = 730
 _ROUNDING = 1e-9
 """1.1 ÷ 0.1 is 11.000000000000002, which is 11 servers and not 12."""
+GREEDY_ONLY: Final = "greedy requests only"
+Unfit = tuple[ExclusionKind, str]
+"""Why a variant is not recommended, whatever its figures: a kind and a reason."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierInputs:
+    """One machine's run. ``quality`` maps a variant's name to its record.
+
+    ``throughput`` and ``ttft`` have the figures of every start: output tokens a second, and TTFT
+    p95 in ms. ``confirmation`` are the cells that were measured again after the selection, and
+    ``confirmed_throughput`` their starts. ``degenerate`` maps a variant's name to the check of its
+    timed answers. ``price_usd_per_hour`` is one server's; ``demand_rps`` what all together
+    take, None for closed loops. ``disturbed`` are the cells that another process slowed
+    down while they were measured.
+
+    ``faults`` maps a variant to what its engine build is known to get wrong in such requests as the
+    traffic has, ``limits`` to what it gets wrong in others. ``speculating`` are the variants
+    that draft. ``sampled`` says which requests of the traffic may be sampled, None where all are
+    greedy.
+    """
+
+    tier: str
+    cells: Sequence[CellSummary]
+    quality: Mapping[str, QualityRecord]
+    verdicts: Sequence[Verdict]
+    throughput: StartTable
+    ttft: StartTable
+    price_usd_per_hour: float = 0.0
+    demand_rps: float | None = None
+    confirmation: Sequence[CellSummary] = ()
+    confirmed_throughput: StartTable | None = None
+    degenerate: Mapping[str, DegenerateTraffic] = field(default_factory=dict)
+    disturbed: Collection[Cell] = ()
+    faults: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    speculating: Collection[str] = ()
+    sampled: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionInputs:
+    """All inputs of ``decide``.
+
+    ``reference`` is the variant that savings are against.
+    """
+
+    baseline: str
+    reference: str
+    tiers: Sequence[TierInputs]
+    objective: ObjectiveSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,8 +134,8 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
                     quality=inputs.quality.get(cell.variant),
                     disturbed=(cell.variant, cell.load) in inputs.disturbed,
                     accepted=_accepted(cell, inputs.verdicts),
-                    unfit=unfit(cell, inputs),
-                    limits=limits_of(cell, inputs),
+                    unfit=_unfit(cell, inputs),
+                    limits=_limits_of(cell, inputs),
                     fleet=_fleet(cell, inputs),
                 )
             )
@@ -168,6 +219,70 @@ def _accepted(cell: CellSummary, verdicts: Sequence[Verdict]) -> tuple[str, ...]
         if (verdict.variant, verdict.outcome) == (cell.variant, "accepted")
         and verdict.load in (None, cell.load)
     )
+
+
+def _unfit(cell: CellSummary, inputs: TierInputs) -> Unfit | None:
+    """Return why the variant's answers are known to be wrong, or were not checked, or None."""
+    if fault := inputs.faults.get(cell.variant):
+        return "known fault", fault
+    speculates = cell.variant in inputs.speculating or cell.acceptance_length is not None
+    record = inputs.quality.get(cell.variant)
+    if record is None or not speculates:  # without a record the gate excludes it
+        return None
+    why = _not_compared(record.lossless, inputs.sampled)
+    return None if why is None else ("not checked", f"whether speculation changes {why}")
+
+
+def _not_compared(check: LosslessCheck | None, sampled: str | None) -> str | None:
+    """Return which answers were not compared with a plain server's, and the fix, or None."""
+    if check is None:
+        return (
+            "answers was not checked; measure it in one run with a variant with the same weights "
+            "and no speculation, and quality.lossless_prompts above 0"
+        )
+    if check.verdict != "pass":
+        reason = next(iter(check.reasons), "the check did not finish")
+        return f"answers is {check.verdict}: {reason}"
+    if check.sampling is None and sampled is not None:
+        return f"sampled answers was not checked, and {sampled}; set quality.sampled: true"
+    return None
+
+
+def _limits_of(cell: CellSummary, inputs: TierInputs) -> tuple[str, ...]:
+    """Return what a recommendation of this cell leaves open, in sentences without a full stop."""
+    known, record = inputs.limits.get(cell.variant, ()), inputs.quality.get(cell.variant)
+    limits = [*known, *_timed(inputs.degenerate.get(cell.variant))]
+    if record is not None:
+        limits += [f"quality: {record.reason}"] if record.reason else []
+        limits += (
+            f"{what}: {why}"
+            for what, why in _open_checks(record, known=any(GREEDY_ONLY in each for each in known))
+            if why not in (record.reason or "")
+        )
+    return tuple(dict.fromkeys(limits))
+
+
+def _timed(timed: DegenerateTraffic | None) -> Iterator[str]:
+    if timed is None:
+        yield "timed answers: not checked for degenerate text"
+    elif timed.verdict == "unknown":
+        yield f"timed answers: {timed.reason or 'whether they are degenerate text is unknown'}"
+
+
+def _open_checks(record: QualityRecord, *, known: bool) -> Iterator[tuple[str, str]]:
+    """Yield (what, why) of each check that was not made or not finished.
+
+    ``known``: a fault of sampled text is stated already.
+    """
+    check = record.lossless
+    if check is not None and check.verdict == "unknown":
+        yield "speculation", next(iter(check.reasons), "whether it changes answers is open")
+    elif check is not None and check.sampling is None and not known:
+        yield GREEDY_ONLY, "whether speculation changes sampled answers was not checked"
+    if record.twin not in (None, record.variant) and record.twin_distances is None:
+        yield "predictions", f"not compared with {record.twin}, which serves the same weights"
+    if record.identity is not None and record.identity.missing is not None:
+        yield "tokens", record.identity.missing
 
 
 def quality_verdict(record: QualityRecord | None, tolerance: float) -> GateVerdict:

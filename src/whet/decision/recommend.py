@@ -12,16 +12,15 @@ from whet.core.records.decision import Recommendation
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import Difference, Estimate
 from whet.decision import words
-from whet.decision.eligible import EligibleCell
-from whet.decision.inputs import DecisionInputs, TierInputs
+from whet.decision.eligible import DecisionInputs, EligibleCell, TierInputs
 from whet.decision.matrix import (
     SloPoint,
+    confirmation,
     qualifying,
     recommended_point,
     result_at,
     uncertified,
 )
-from whet.decision.select import best_of, confirmation
 from whet.metrics.pooled import Cell, StartTable
 
 _TIE_STARTS: Final = 10
@@ -80,7 +79,6 @@ def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recom
     tier = next(tier for tier in inputs.tiers if tier.tier == best.item.tier)
     needed = _starts_needed(best, tier, difference)
     selected = next((each for each in best.selected if each.place == best.item.place), None)
-    below = _baseline_saving(best, tier, eligible, inputs)
     return Recommendation(
         variant=best.item.cell.variant,
         load=best.item.cell.load,
@@ -98,11 +96,10 @@ def recommend(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Recom
         tps_mean=best.item.cell.tps_mean,
         confirmed=selected is not None,
         selected_cost=None if selected is None else selected.cost,
-        reasons=tuple(_reasons(best, reference, saved, below, inputs)),
+        reasons=tuple(_reasons(best, reference, saved, inputs)),
         cautions=tuple(_cautions(best, reference, selected, inputs)),
         fleet=best.item.fleet,
         reference_fleet=None if reference is None else reference.fleet,
-        baseline_saving=below,
     )
 
 
@@ -169,25 +166,6 @@ def _is_tie(change: Difference) -> bool:
     return change.starts_needed is None or change.starts_needed > _TIE_STARTS
 
 
-def _baseline_saving(
-    choice: _Choice, tier: TierInputs, eligible: Sequence[EligibleCell], inputs: DecisionInputs
-) -> Estimate | None:
-    """1 − cost ÷ the baseline's cheapest, both of the first starts; None unless above 0."""
-    item, baseline = choice.item, inputs.baseline
-    plain = best_of(eligible, choice.point, baseline)
-    if plain is None or baseline in (inputs.reference, item.cell.variant):
-        return None
-    if item.fleet is not None:
-        share = 1 - item.usd / plain.usd
-        saved = Estimate(value=share, low=None, high=None, samples=item.cost.samples)
-    else:
-        change = tier.throughput.difference(plain.place, item.place, family=0)
-        if change is None:
-            return None
-        saved = _saving(change)
-    return saved if saved.value > 0 else None
-
-
 def _starts_needed(choice: _Choice, tier: TierInputs, difference: Difference | None) -> int | None:
     """0 where everything is certain, else the starts that would make it so, None if unknown."""
     needs: list[int | None] = []
@@ -206,7 +184,6 @@ def _reasons(
     choice: _Choice,
     reference: EligibleCell | None,
     saved: Estimate | None,
-    below: Estimate | None,
     inputs: DecisionInputs,
 ) -> Iterator[str]:
     item = choice.item
@@ -228,8 +205,6 @@ def _reasons(
             f"saves {words.percent(saved)} of {inputs.reference}'s best cost, "
             f"{words.cost(reference)} ({words.cell_label(reference.cell)}{elsewhere})"
         )
-    if below is not None:
-        yield f"{words.percent(below)} cheaper than {inputs.baseline}, both at their first starts"
     if (lossless := _lossless(record)) is not None:
         yield lossless
     if not item.accepted:

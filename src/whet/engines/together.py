@@ -75,7 +75,7 @@ def serve_together(
         for each in threads:
             each.start()
         for number in range(len(threads)):
-            observer.waiting(f"starting, {number} of {len(threads)} ready", wanted[-1].log)
+            observer.progress("starting", number, len(threads))
             error = _next(ended, watch).error
             if error is not None and not isinstance(error, EngineStartError):
                 raise error

@@ -46,7 +46,7 @@ def quantize(
 ) -> QuantizedCheckpoint:
     """Quantize a checkpoint into ``out``, as ``whet quantize`` does.
 
-    Raises ``UsageError``, ``CheckpointError``, ``QuantizationError`` and ``EngineStartError``.
+    Raises ``UsageError``, ``CheckpointError`` and ``QuantizationError``.
     """
     from whet.flow.quantize.checkpoint import quantize_single
 

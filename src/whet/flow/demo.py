@@ -6,9 +6,6 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whet.core.errors import UsageError
-from whet.core.quote import shell_words
-
 if TYPE_CHECKING:
     from whet.core.protocols import Observer
     from whet.core.store import RunStore
@@ -40,16 +37,3 @@ def replay_recorded(root: Path, observer: Observer) -> RunStore:
     with RunStore.open(root, resume=True) as store:
         conclude(store, observer)
         return store
-
-
-def write_long_demo_spec(file: Path, pair: Path) -> None:
-    """Write the spec of the long demo on the 0.3B testbed in ``pair``; refuse without it."""
-    from whet.demo import write_long_spec
-
-    if not (pair / "draft" / "config.json").exists():
-        raise UsageError(
-            f"the long demo runs on a testbed of 0.3B in {pair}, which is missing; write it in a "
-            "clone of whet: "
-            + shell_words(["python", "-m", "lab.testbed", "0.3b", str(pair), "--draft", "0.03b"])
-        )
-    write_long_spec(file, pair.resolve())

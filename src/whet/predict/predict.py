@@ -27,21 +27,17 @@ def bits_per_weight(bits: int, group_size: int, *, zero_points: bool = False) ->
 def predict_bits(recipe: RecipeSpec, widths: Sequence[int]) -> float:
     """Bits a weight that a recipe will come to; ``widths`` are the input widths K of the linears.
 
-    A mixed recipe is counted at its budget, and at its wider form where the budget is an error.
+    A mixed recipe is counted at its budget.
     """
     narrow = _scheme_bits(recipe.scheme, recipe.group_size, widths)
-    if recipe.mixed is None:
-        return narrow
-    if recipe.mixed.bits_per_weight is not None:
-        return max(narrow, recipe.mixed.bits_per_weight)
-    return _scheme_bits(recipe.mixed.keep, recipe.group_size, widths)
+    return narrow if recipe.mixed is None else max(narrow, recipe.mixed.bits_per_weight)
 
 
 def _scheme_bits(scheme: str, group_size: int, widths: Sequence[int]) -> float:
     if scheme == SIXTEEN_BIT:
         return 16.0
-    if scheme in ("FP8", "FP8_BLOCK"):
-        return 8.0  # one scale a matrix, or for 128 × 128 weights
+    if scheme == "FP8":
+        return 8.0  # one scale a matrix
     if scheme in _GGUF_BITS:
         return _GGUF_BITS[scheme]
     if scheme in FOUR_BIT_FLOATS:

@@ -115,8 +115,6 @@ _BEFORE: Final = {
     "w2": (("w3", ""),),
 }
 """The linear before a linear, and the part of its outputs that is read where it is fused."""
-_BLOCK: Final = 128
-"""Rows and columns that share a scale in FP8_BLOCK."""
 _EXPERT: Final = re.compile(r"^(?P<experts>.*\bexperts)\.(?P<number>\d+)\.")
 _SUPPORTED: Final = "Llama, Mistral, Qwen, Gemma, Granite, Phi-3 or a mixture of experts like these"
 
@@ -185,25 +183,6 @@ def require_groups(shapes: Shapes, linears: Sequence[str], group_size: int | Non
                 f"{name} has {inputs} inputs, not a multiple of the group size {group_size}",
                 fix="choose a group size of 32 or 64 that divides it",
             )
-
-
-def require_blocks(architecture: Architecture, shapes: Shapes) -> None:
-    """Every matrix, and every part that an engine splits it into, is whole blocks of 128 × 128.
-
-    ``QuantizationError`` otherwise: vLLM refuses other inputs and parts, and compressed-tensors
-    misreads a last block with fewer rows, and rows of one block.
-    """
-    for prefix, units in zip(architecture.prefixes, architecture.units, strict=True):
-        parts = {unit.fold: unit.fold_rows for unit in units if unit.fold_rows}
-        for linear in (linear for unit in units for linear in unit.linears):
-            outputs, inputs = shapes[f"{prefix}{linear}.weight"]
-            sizes = (outputs, inputs, parts.get(linear, 0))
-            if inputs == _BLOCK or any(size % _BLOCK for size in sizes):
-                raise QuantizationError(
-                    f"{prefix}{linear} is {outputs} × {inputs}, and FP8_BLOCK needs whole blocks "
-                    f"of {_BLOCK} × {_BLOCK}, two or more in a row",
-                    fix="choose FP8_DYNAMIC",
-                )
 
 
 def _layers(shapes: Shapes, count: object) -> dict[str, dict[str, Sequence[int]]]:

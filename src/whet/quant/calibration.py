@@ -7,7 +7,6 @@ log needs little memory.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,16 +26,13 @@ from whet.requests import (
     LoggedRequest,
     LogReader,
     media,
-    open_log,
     plain_messages,
 )
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_FORMS: Final = "JSONL rows with messages, text or prompt, a request log, or a .txt file"
-_ROWS: Final = frozenset({".jsonl", ".json", ".ndjson"})
-_CHARS_PER_TOKEN: Final = 8  # more than real text has, so that a piece fills its window
+_FORMS: Final = "JSONL rows with messages, text or prompt, or a request log"
 _MIN_TOKENS: Final = 2
 
 
@@ -60,17 +56,14 @@ def load_calibration(
     """
     sha256 = calibration_sha256(path)
     dice = random.Random(seed)
-    reader = LogReader(path, documents=True) if _has_rows(path) else None
-    if reader is None:
-        available, skipped = None, 0
-        sampled = _draw_text(path, dice, samples, max_tokens)
-    else:
-        requests = Counter(map(_has_text, reader))
-        available, skipped = requests[True], requests[False] + _skipped(reader)
-        reader.refuse_textless()
-        chosen = set(_draw(dice, available, samples))
-        usable = enumerate(filter(_has_text, reader))
-        sampled = [request for index, request in usable if index in chosen]
+    reader = LogReader(path, documents=True)
+    available = sum(map(_has_text, reader))
+    reader.refuse_textless()
+    chosen = set(range(available))
+    if available > samples:
+        chosen = set(dice.sample(range(available), samples))
+    usable = enumerate(filter(_has_text, reader))
+    sampled = [request for index, request in usable if index in chosen]
     tokenizer = load_tokenizer(tokenizer_path)
     cut = (_cut(ids, max_tokens, dice) for ids in _tokenize(path, sampled, tokenizer))
     ids = tuple(sample for sample in cut if len(sample) >= _MIN_TOKENS)
@@ -83,10 +76,6 @@ def load_calibration(
         tokens=sum(map(len, ids)),
         max_tokens=max_tokens,
         seed=seed,
-        form=", ".join(sorted(set(map(_form, sampled)))),
-        rows=available,
-        skipped=skipped,
-        left_out=sum(media(request).total() for request in sampled),
         warnings=tuple(_warnings(reader, sampled)),
     )
     return Calibration(ids=ids, facts=facts)
@@ -122,67 +111,10 @@ def calibration_sha256(path: Path) -> str:
         ) from error
 
 
-def _has_rows(path: Path) -> bool:
-    """Whether it is a log, by its suffix; with another suffix, by its first line."""
-    if path.is_dir() or _ROWS.intersection(path.suffixes):
-        return True
-    if path.suffix.lower() == ".txt":
-        return False
-    with open_log(path) as file:
-        first = file.readline()
-    try:
-        return isinstance(json.loads(first.decode("utf-8-sig")), dict)
-    except ValueError:
-        return False
-
-
 def _has_text(request: LoggedRequest) -> bool:
     if request.messages is None:
         return bool(request.prompt_token_ids or (request.prompt or "").strip())
     return any(message["content"].strip() for message in plain_messages(request))
-
-
-def _form(request: LoggedRequest) -> str:
-    """The kind, with ``+reply`` where the model's answer is part of the document."""
-    kind = "chat" if request.messages else "ids" if request.prompt_token_ids else "text"
-    return f"{kind}+reply" if request.output or request.tool_calls else kind
-
-
-def _skipped(reader: LogReader) -> int:
-    left_out = reader.left_out()
-    return sum(each.count for each in left_out if each.reason not in (BLANK, INCOMPLETE))
-
-
-def _draw(dice: random.Random, available: int, samples: int) -> Sequence[int]:
-    return range(available) if available <= samples else dice.sample(range(available), samples)
-
-
-def _draw_text(
-    path: Path, dice: random.Random, samples: int, max_tokens: int
-) -> list[LoggedRequest]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"the calibration file {path} is not UTF-8 text", fix=f"give {_FORMS}"
-        ) from error
-    pieces = list(_pieces(text, max_tokens * _CHARS_PER_TOKEN))
-    return [
-        LoggedRequest(place=f"piece {index + 1}", prompt=pieces[index])
-        for index in sorted(_draw(dice, len(pieces), samples))
-    ]
-
-
-def _pieces(text: str, size: int) -> Iterator[str]:
-    """Plain text in pieces of about ``size`` characters, cut between words."""
-    start = 0
-    while start < len(text):
-        end = min(start + size, len(text))
-        space = text.rfind(" ", start + 1, end) if end < len(text) else -1
-        end = space if space > start else end
-        if piece := text[start:end].strip():
-            yield piece
-        start = end
 
 
 def _tokenize(
@@ -251,8 +183,8 @@ def _cut(ids: Sequence[int], max_tokens: int, dice: random.Random) -> tuple[int,
     return (ids[0], *ids[start : start + max_tokens - 1])
 
 
-def _warnings(reader: LogReader | None, sampled: Sequence[LoggedRequest]) -> Iterator[str]:
-    for each in () if reader is None else reader.left_out():
+def _warnings(reader: LogReader, sampled: Sequence[LoggedRequest]) -> Iterator[str]:
+    for each in reader.left_out():
         if each.reason == INCOMPLETE:
             yield f"the last line ({each.first}) is incomplete; all other lines were read"
         elif each.reason != BLANK:

@@ -94,7 +94,7 @@ def group_products(codes: Tensor, gram: Tensor) -> Tensor:
     """
     groups, size = codes.shape[-2:]
     if codes.is_cuda and size in _KERNEL_GROUPS:
-        from whet.quant.coordinate_descent_cuda import group_products as on_gpu
+        from whet.quant.kernels_cuda import group_products as on_gpu
 
         if codes.dim() > 3:
             return torch.stack([group_products(*each) for each in zip(codes, gram, strict=True)])

@@ -25,7 +25,6 @@ from whet.quant.unit import UnitFit, UnitProblem, unscaled
 
 _DAMPING: Final = (0.01, 0.1, 1.0)
 _BLOCK: Final = {"cuda": 128, "cpu": 32}  # columns between two updates of all the later ones
-_PANEL: Final = 1024
 _SWEEPS: Final = 3  # of refitting scales and feedback
 _WORTH: Final = 0.75  # smaller gains on the calibration text cost perplexity on other text
 
@@ -127,75 +126,30 @@ def reversed_factor(gram: Tensor, order: Tensor) -> Tensor:
     """The U with (H + damping)⁻¹ = UᵀU, H in ``order``; both axes of U are reversed.
 
     With R upper triangular and H = RRᵀ, U is R⁻¹. R is the Cholesky factor L of H, reversed, so
-    L⁻¹ is returned, and neither an inverse of H nor a second factor is formed. Above the
-    diagonal it holds leftovers. A channel that is always 0 has only its damping and is
-    rounded to nearest. Raises ``QuantizationError`` where H is not positive even with much damping.
+    L⁻¹ is returned. A channel that is always 0 has only its damping and is rounded to nearest.
+    Raises ``QuantizationError`` where H is not positive even with much damping.
     """
     reversed_order = order.flip(0)
     mean = float(gram.diagonal().mean()) or 1.0
     for damping in _DAMPING:
-        factor = torch.empty_like(gram)
-        for start in range(
-            0, len(gram), _PANEL
-        ):  # indexing both axes at once would make two [K, K] index tensors
-            panel = slice(start, start + _PANEL)
-            factor[panel] = gram[reversed_order[panel]][:, reversed_order]
-        factor.diagonal().add_(damping * mean)
-        if inverse_factor_(factor):
-            return factor
+        damped = gram[reversed_order][:, reversed_order]
+        damped.diagonal().add_(damping * mean)
+        with float32_products("highest"):
+            factor, failed = torch.linalg.cholesky_ex(damped)
+            if not int(failed):
+                eye = torch.eye(len(gram), device=gram.device)
+                inverse: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
+                return inverse
     raise QuantizationError(
         "GPTQ cannot factor the second moment of the calibration inputs",
         fix="use more or other calibration text, or method awq",
     )
 
 
-def inverse_factor_(matrix: Tensor) -> bool:
-    """``matrix`` [K, K] = LLᵀ becomes L⁻¹ on and below its diagonal; False where it has no L.
-
-    Block by block in place: the library's factor and inverse need three copies, and at K = 28,672
-    one copy is 3.3 GB. Values above the diagonal blocks do not change.
-    """
-    starts = range(0, len(matrix), _PANEL)
-    with float32_products("highest"):
-        if not all(_factor_panel(matrix, start) for start in starts):
-            return False
-        for start in reversed(starts):
-            _invert_panel(matrix, start)
-    return True
-
-
-def _factor_panel(matrix: Tensor, start: int) -> bool:
-    stop = min(start + _PANEL, len(matrix))
-    corner, failed = torch.linalg.cholesky_ex(matrix[start:stop, start:stop])
-    if int(failed):
-        return False
-    matrix[start:stop, start:stop] = corner
-    below = matrix[stop:, start:stop]
-    below.copy_(torch.linalg.solve_triangular(corner.T, below, upper=True, left=False))
-    for later in range(stop, len(matrix), _PANEL):
-        end = min(later + _PANEL, len(matrix))
-        rows, columns = matrix[later:, start:stop], matrix[later:end, start:stop]
-        matrix[later:, later:end].addmm_(rows, columns.T, alpha=-1)
-    return True
-
-
-def _invert_panel(matrix: Tensor, start: int) -> None:
-    """Invert one panel, after all later panels."""
-    stop = min(start + _PANEL, len(matrix))
-    own = torch.eye(stop - start, device=matrix.device)
-    own = torch.linalg.solve_triangular(matrix[start:stop, start:stop], own, upper=False)
-    below = matrix[stop:, start:stop] @ own
-    matrix[start:stop, start:stop] = own
-    for later in range(stop, len(matrix), _PANEL):
-        end = min(later + _PANEL, len(matrix))
-        inverse = matrix[later:end, stop:end]
-        matrix[later:end, start:stop] = (inverse @ below[: end - stop]).neg_()
-
-
 def _round_block(work: Tensor, grids: tuple[Tensor, Tensor], corner: Tensor, grid: Grid) -> Tensor:
     """Round the columns of ``work`` [O, B] in turn, in place; their scaled errors [O, B]."""
     if work.is_cuda:
-        from whet.quant.gptq_cuda import round_block
+        from whet.quant.kernels_cuda import round_block
 
         return round_block(work, grids, corner, grid.code_range)
     # The transpose has each column in contiguous memory.

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from whet.core.errors import QuantizationError
 
-_WHOLE: Final = {"cpu": 512, "cuda": 2048}
-"""Up to this, narrow products cost more than the symmetry saves."""
 _SAMPLE_ROWS: Final = 8
 
 
@@ -44,32 +42,24 @@ class InputMeter:
         self._device, self._name = device, name
         self._gram = self._abs = self._peak = torch.zeros(0, device=device)
         self._sample: list[Tensor] = []
-        self._tokens = self._block = 0
-
-    def _start(self, channels: int) -> None:
-        self._gram = torch.zeros(channels, channels, device=self._device)
-        self._abs = torch.zeros(channels, device=self._device)
-        self._peak = torch.zeros(channels, device=self._device)
-        # H is symmetric: eight column blocks from the diagonal down cost 9/16 of the whole product.
-        self._block = channels if channels <= _WHOLE[self._device.type] else -(-channels // 8)
+        self._tokens = 0
 
     def add(self, x: Tensor, *, batch: int = 0) -> None:
         """Add the rows of ``x`` [tokens, K], without padding.
 
         The number of the batch and the unit's name seed the choice of sampled rows.
         """
-        if self._block == 0:
-            self._start(x.shape[1])
+        if not len(self._gram):
+            channels = x.shape[1]
+            self._gram = torch.zeros(channels, channels, device=self._device)
+            self._abs = torch.zeros(channels, device=self._device)
+            self._peak = torch.zeros(channels, device=self._device)
         # Tensor cores multiply 16-bit numbers exactly and accumulate in float32.
-        native = x.is_cuda and x.dtype != torch.float32
-        x = x if native else x.float()
-        for start in range(0, x.shape[1], self._block):
-            left, right = x[:, start:].T, x[:, start : start + self._block]
-            target = self._gram[start:, start : start + self._block]
-            if native:
-                target += torch.mm(left, right, out_dtype=torch.float32)
-            else:
-                target.addmm_(left, right)
+        if x.is_cuda and x.dtype != torch.float32:
+            self._gram += torch.mm(x.T, x, out_dtype=torch.float32)
+        else:
+            x = x.float()
+            self._gram.addmm_(x.T, x)
         if x.shape[0] == 0:
             return
         size = x.abs()
@@ -92,25 +82,13 @@ class InputMeter:
                 fix="check that the source "
                 "checkpoint answers sensibly in 16 bit before quantizing it",
             )
-        gram = mirrored(self._gram.div_(self._tokens), self._block)
         return InputStats(
-            gram=gram,
+            gram=self._gram.div_(self._tokens),
             mean_abs=self._abs / self._tokens,
             max_abs=self._peak,
             sample=torch.cat(self._sample),
             tokens=self._tokens,
         )
-
-
-def mirrored(gram: Tensor, block: int) -> Tensor:
-    """Copy the lower triangle onto the upper one, in place and block by block."""
-    size = gram.shape[0]
-    for start in range(0, size, block):
-        stop = min(start + block, size)
-        corner = gram[start:stop, start:stop]
-        corner.copy_(corner.tril() + corner.tril(-1).T)
-        gram[start:stop, stop:] = gram[stop:, start:stop].T
-    return gram
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -12,10 +13,10 @@ from torch import Tensor
 from whet.core.errors import QuantizationError
 from whet.core.records.quant import UnitError
 from whet.quant.architecture import CACHED, UnitMap
+from whet.quant.coordinate_descent import row_slices
 from whet.quant.fold import LinearScales, fold_scales, row_scale, scale_rounding
-from whet.quant.meter import BlockMeter, FallbackForm
-from whet.quant.methods import Method
-from whet.quant.packing import is_nearest, pack, unpack
+from whet.quant.gram import InputStats, output_error
+from whet.quant.packing import pack, unpack
 from whet.quant.rounding import Grid, QParams
 from whet.quant.stream import LayerStats
 from whet.quant.unit import UnitFit, UnitProblem
@@ -55,16 +56,29 @@ class QuantizedLayer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Method:
+    """``fit`` chooses what is stored of groups of units; those of a group share a column scale.
+
+    ``nearest``: the stored weights are the scaled source rounded to nearest, which is checked on
+    the disk; error feedback moves them further.
+    """
+
+    fit: Callable[[Sequence[Sequence[UnitProblem]]], list[UnitFit]]
+    nearest: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LayerQuantizer:
     """The settings that all layers of a recipe share.
 
-    ``shares_scales``: units that read one norm have one column scale.
+    ``shares_scales``: units that read one norm have one column scale. ``wide`` is the dtype of the
+    units that a mixed recipe keeps.
     """
 
     method: Method
     shares_scales: bool
     grid: Grid
-    fallback: FallbackForm | None
+    wide: torch.dtype | None
     head_dim: int
     norm_offset: float
     clip: bool
@@ -88,7 +102,7 @@ class LayerQuantizer:
         meters: dict[str, BlockMeter] = {}
         for unit in layer.units:
             fit = fits.pop(unit.name)  # frees the memory of each fit once it is stored
-            meter = meters.setdefault(unit.block, BlockMeter(self.grid, self.fallback))
+            meter = meters.setdefault(unit.block, BlockMeter(self.grid, self.wide))
             meter.ratio = fit.ratio if meter.ratio is None else meter.ratio
             self._store(layer, unit, fit, scales, (stored, meter))
         errors = [
@@ -182,9 +196,6 @@ class LayerQuantizer:
             weight = fit.weight[rows] / divisor
             packed = pack(weight, qparams, self.grid)
             dequantized = unpack(packed, self.grid)
-            exact = QParams(scale=qparams.scale.float(), zero=qparams.zero)
-            if not is_nearest(dequantized, weight, exact, self.grid):
-                raise AssertionError(f"{linear} was packed further from its value than rounding")
             del stored[f"{linear}.weight"]
             stored |= {f"{linear}.{name}": tensor for name, tensor in packed.items()}
             if inputs is not None and nearest is not None:
@@ -219,3 +230,62 @@ def _value_rows(scales: Mapping[str, LinearScales], channels: int) -> tuple[str,
         if leaf in CACHED:
             return attention, each.rows.squeeze(1)[-channels:]
     raise AssertionError("a recipe with KV scales was opened for layers that cache no values")
+
+
+class BlockMeter:
+    """Adds up ‖X(W−Ŵ)ᵀ‖² and ‖XWᵀ‖² of the units that share a scheme: one, or all experts."""
+
+    def __init__(self, grid: Grid, wide: torch.dtype | None) -> None:
+        """``wide`` is the dtype that a mixed recipe may choose instead of ``grid``."""
+        self.grid, self.wide_dtype = grid, wide
+        self.ratio: float | None = None
+        self.changed: dict[str, Tensor] = {}
+        self.weights = 0
+        self.whole = self.stored = self.nearest = self.wide = 0.0
+
+    def add(
+        self,
+        linear: str,
+        source: Tensor,
+        nearest: QParams,
+        inputs: InputStats,
+        stored: tuple[Tensor, LinearScales],
+    ) -> None:
+        """Add a linear with the weight ``source`` [O, K].
+
+        ``nearest`` [O, K/g] are round-to-nearest's scales, ``stored`` the dequantized weight
+        [O, K] and its scales.
+        """
+        dequantized, scales = stored
+        if self.wide_dtype is not None:
+            self.changed[f"{linear}.weight"] = scales.undo(dequantized)
+        self.weights += source.numel()
+
+        def total(weight: Tensor) -> float:
+            return inputs.tokens * output_error(weight, inputs.gram)
+
+        for part in row_slices(source):
+            weight, own = source[part].to(inputs.gram), scales.of_rows(part)
+            self.whole += total(weight)
+            self.stored += total(own.undo(dequantized[part]).sub_(weight))
+            rounded = self.grid.round(weight, nearest.rows(part)).to(self.grid.dtype)
+            self.nearest += total(rounded.float().sub_(weight))
+            if self.wide_dtype is not None:
+                wide = own.apply(weight).to(self.wide_dtype).float()
+                self.wide += total(own.undo(wide).sub_(weight))
+
+    def finish(
+        self, name: str, output_change: Callable[[Mapping[str, Tensor]], float]
+    ) -> UnitError:
+        """The errors relative to ‖XWᵀ‖²; 0 where that is 0."""
+        whole = self.whole or math.inf
+        mixed = self.wide_dtype is not None
+        return UnitError(
+            unit=name,
+            error=self.stored / whole,
+            rtn_error=self.nearest / whole,
+            ratio=self.ratio,
+            weights=self.weights,
+            wide_error=self.wide / whole if mixed else None,
+            layer_error=output_change(self.changed) if mixed else None,
+        )

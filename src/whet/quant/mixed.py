@@ -19,19 +19,17 @@ import torch
 from whet.checkpoint.shards import ShardWriter
 from whet.core.errors import QuantizationError
 from whet.core.records.quant import UnitError
-from whet.core.spec import MixedSpec
 from whet.quant.fold import LinearScales
-from whet.quant.meter import FallbackForm
 from whet.quant.tensor_reader import TensorReader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitCost:
-    """The errors of one unit, and its bits on the disk in the scheme and in the fallback form."""
+    """The errors of one unit, and its bits on the disk in the scheme and in 16 bit."""
 
     error: UnitError
     bits: int
-    fallback_bits: int
+    wide_bits: int
 
     @property
     def gain(self) -> float:
@@ -40,31 +38,27 @@ class UnitCost:
         assert error.wide_error is not None
         assert error.layer_error is not None
         saved = 1 - error.wide_error / error.error if error.error else 0.0
-        return error.layer_error * saved / max(1, self.fallback_bits - self.bits)
+        return error.layer_error * saved / max(1, self.wide_bits - self.bits)
 
 
-def choose_units(costs: Sequence[UnitCost], budget: MixedSpec) -> frozenset[str]:
-    """The names of the units to keep.
+def choose_units(costs: Sequence[UnitCost], bits_per_weight: float) -> frozenset[str]:
+    """The names of the units to keep: those of the greatest gain per bit within the budget.
 
-    With ``bits_per_weight`` those of the greatest gain per bit, while the average stays within it;
-    with ``max_error`` all above it. ``QuantizationError`` for a budget below the scheme's own bits.
+    ``QuantizationError`` for a budget below the scheme's own bits.
     """
-    if budget.max_error is not None:
-        return frozenset(item.error.unit for item in costs if item.error.error > budget.max_error)
-    assert budget.bits_per_weight is not None
     weights = sum(item.error.weights for item in costs)
-    room = budget.bits_per_weight * weights - sum(item.bits for item in costs)
+    room = bits_per_weight * weights - sum(item.bits for item in costs)
     if room < 0:
         least = sum(item.bits for item in costs) / weights
         raise QuantizationError(
             f"mixed.bits_per_weight must be at least {least:.3f}, the scheme's own bits (got "
-            f"{budget.bits_per_weight:g})",
+            f"{bits_per_weight:g})",
             fix="raise the budget or leave mixed out",
         )
     selected = set()
     for item in sorted(costs, key=lambda item: item.gain, reverse=True):
-        if item.fallback_bits - item.bits <= room and item.gain > 0:
-            room -= item.fallback_bits - item.bits
+        if item.wide_bits - item.bits <= room and item.gain > 0:
+            room -= item.wide_bits - item.bits
             selected.add(item.error.unit)
     return frozenset(selected)
 
@@ -85,9 +79,9 @@ def rewrite(
     folder: Path,
     source: TensorReader,
     selected: Mapping[str, LinearScales],
-    form: FallbackForm,
+    dtype: torch.dtype,
 ) -> None:
-    """Write the tensors of ``narrow`` to ``folder``, those of ``selected`` in ``form``."""
+    """Write the tensors of ``narrow`` to ``folder``, those of ``selected`` as ``dtype``."""
     before, writer = TensorReader(narrow), ShardWriter(folder)
     for name in before.headers:
         linear = name.rpartition(".")[0]
@@ -95,6 +89,5 @@ def rewrite(
             writer.add(name, before.read(name))
     for linear, scales in selected.items():
         weight = source.read(f"{linear}.weight").float()
-        for part, tensor in form.pack(scales.apply(weight)).items():
-            writer.add(f"{linear}.{part}", tensor)
+        writer.add(f"{linear}.weight", scales.apply(weight).to(dtype))
     writer.finish()

@@ -41,7 +41,7 @@ def pack(weight: Tensor, qparams: QParams, grid: Grid) -> dict[str, Tensor]:
 
     ``weight`` is float32 [O, K], scaled as stored; ``qparams.scale`` has the stored dtype.
     """
-    scale = qparams.scale[:1, 0] if grid.per_tensor else qparams.scale[:: grid.block_rows]
+    scale = qparams.scale[:1, 0] if grid.per_tensor else qparams.scale
     state = {"weight": weight, "weight_scale": scale.contiguous()}
     if qparams.zero is not None:
         state["weight_zero_point"] = qparams.zero.to(torch.int8)
@@ -61,7 +61,7 @@ def stored_parts(
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """Name, dtype and shape of every tensor of a linear [O, K] (facts of the format)."""
     groups = inputs // grid.group(inputs)
-    scale = (1,) if grid.per_tensor else (outputs // grid.block_rows, groups)
+    scale = (1,) if grid.per_tensor else (outputs, groups)
     parts: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"weight_scale": (grid.dtype, scale)}
     if grid.packed:
         per_word = 32 // grid.bits
@@ -76,32 +76,16 @@ def stored_parts(
     return parts
 
 
-def quantization_config(
-    groups: Sequence[tuple[Grid, Sequence[str]]], *, ignore: Sequence[str], kv_cache: bool
-) -> QuantizationConfig:
-    """``quantization_config`` of config.json.
-
-    ``groups`` are grids with the names of their linears. A single grid applies to every linear that
-    is not ignored; several list theirs as ``re:`` targets, which engines match before fusing.
-    """
-    formats = {format_of(grid) for grid, _ in groups}
-    whole = formats.pop() if len(formats) == 1 else str(CompressionFormat.mixed_precision.value)
-    schemes = {}
-    for number, (grid, names) in enumerate(groups):
-        targets = ["Linear"] if len(groups) == 1 else [_target(name) for name in names]
-        update = {"format": format_of(grid), "targets": targets}
-        schemes[f"group_{number}"] = grid.scheme.model_copy(update=update)
+def quantization_config(grid: Grid, *, ignore: Sequence[str], kv_cache: bool) -> QuantizationConfig:
+    """``quantization_config`` of config.json: one grid for every linear that is not ignored."""
+    update = {"format": format_of(grid), "targets": ["Linear"]}
     return QuantizationConfig(
-        config_groups=schemes,
-        format=whole,
+        config_groups={"group_0": grid.scheme.model_copy(update=update)},
+        format=format_of(grid),
         quantization_status=QuantizationStatus.COMPRESSED,
         ignore=list(ignore),
         kv_cache_scheme=QuantizationArgs(**_KV_CACHE) if kv_cache else None,
     )
-
-
-def _target(name: str) -> str:
-    return "re:.*" + name.replace(".", r"\.") + "$"
 
 
 def _compressor(grid: Grid) -> Any:

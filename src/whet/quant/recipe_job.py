@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,10 @@ from whet.checkpoint import read_facts
 from whet.checkpoint.shards import ShardWriter
 from whet.core.records.model import ModelFacts
 from whet.core.records.quant import QuantizedCheckpoint, UnitError
-from whet.core.spec import SIXTEEN_BIT, RecipeSpec
+from whet.core.spec import SIXTEEN_BIT
+from whet.core.spec.recipe import Method as MethodName
 from whet.core.staging import require_space, staged
+from whet.quant import awq, gptq, smoothquant
 from whet.quant.architecture import Architecture
 from whet.quant.calibration import Calibration
 from whet.quant.checkpoint_record import (
@@ -27,19 +30,25 @@ from whet.quant.checkpoint_record import (
     write_config,
     write_record,
 )
-from whet.quant.experts import FEWEST
 from whet.quant.fold import LinearScales
-from whet.quant.layer import LayerQuantizer, SourceLayer
-from whet.quant.meter import FallbackForm
-from whet.quant.methods import METHODS
+from whet.quant.layer import LayerQuantizer, Method, SourceLayer
 from whet.quant.mixed import UnitCost, choose_units, mark_wider, rewrite
 from whet.quant.packing import quantization_config
 from whet.quant.phase_timer import PhaseTimer
 from whet.quant.rounding import make_grid, with_static_order
+from whet.quant.skeleton import FEWEST
 from whet.quant.suitability import FOLDING, inputs_needed, require_suitable
 from whet.quant.tensor_reader import TensorReader
+from whet.quant.unit import round_to_nearest
 from whet.quant.verify import Expected, verify_weights
 
+METHODS: Final[Mapping[MethodName, Method]] = {
+    "awq": Method(fit=awq.fit),
+    "gptq": Method(fit=gptq.fit, nearest=False),
+    "awq+gptq": Method(fit=gptq.fit_scaled, nearest=False),
+    "smoothquant": Method(fit=smoothquant.fit),
+    "rtn": Method(fit=round_to_nearest),
+}
 _NARROW: Final = "narrow"
 _NO_GAIN: Final = 0.99
 _NAMED: Final = 3
@@ -65,7 +74,7 @@ class RecipeJob:
         self._out, self._key, self._model = out, key, model
         self._method = METHODS[self.recipe.method]
         self._grid = make_grid(self.recipe.scheme, self.recipe.group_size, model.dtype)
-        self._fallback = _fallback_form(self.recipe, model.dtype)
+        self._wide = None if self.recipe.mixed is None else model.dtype
         self._timer = PhaseTimer(model.device)
         self._stack = ExitStack()
         self._scales: dict[str, LinearScales] = {}
@@ -91,7 +100,7 @@ class RecipeJob:
         require_space(self._out, needed_bytes, "the checkpoint")
         self._stage = self._stack.enter_context(staged(self._out))
         self._folder = shards = self._stage.folder
-        if self._fallback is not None:
+        if self._wide is not None:
             shards = self._folder / _NARROW
             shards.mkdir()
         self._writer = ShardWriter(shards)
@@ -99,7 +108,7 @@ class RecipeJob:
             method=self._method,
             shares_scales=recipe.method in FOLDING,
             grid=self._grid,
-            fallback=self._fallback,
+            wide=self._wide,
             head_dim=model.facts.head_dim,
             norm_offset=model.architecture.norm_offset,
             clip=recipe.clip,
@@ -136,15 +145,15 @@ class RecipeJob:
         source = self._model.reader.folder
         with self._timer.phase("write"):
             self._writer.finish()
-            fallback_linears = self._rewrite_fallback()
+            wide = self._rewrite_wide()
             copy_beside(source, self._folder)
-            quantization = self._config(fallback_linears).model_dump(mode="json")
+            quantization = self._config(wide).model_dump(mode="json")
             write_config(source, self._folder, quantization)
         with self._timer.phase("verify"):
             verify_weights(
                 self._folder,
                 self._model.reader,
-                {name: self._expected(name, fallback_linears) for name in self._scales},
+                {name: self._expected(name, wide) for name in self._scales},
                 cache_scales=self.recipe.kv_cache is not None,
                 device=self._model.device,
             )
@@ -160,53 +169,40 @@ class RecipeJob:
         """Remove the hidden folder, if it is still there."""
         self._stack.close()
 
-    def _rewrite_fallback(self) -> frozenset[str]:
+    def _rewrite_wide(self) -> frozenset[str]:
         """Rewrite the units that a mixed recipe keeps; returns the names of their linears."""
-        if self._fallback is None or self.recipe.mixed is None:
+        if self._wide is None or self.recipe.mixed is None:
             return frozenset()
-        units = choose_units([self._cost(error) for error in self._errors], self.recipe.mixed)
+        costs = [self._cost(error) for error in self._errors]
+        units = choose_units(costs, self.recipe.mixed.bits_per_weight)
         self._errors = list(mark_wider(self._errors, units))
-        fallback_linears = {
-            name: self._scales[name] for unit in units for name in self._linears[unit]
-        }
+        wide = {name: self._scales[name] for unit in units for name in self._linears[unit]}
         narrow = self._folder / _NARROW
-        rewrite(narrow, self._folder, self._model.reader, fallback_linears, self._fallback)
-        for file in narrow.iterdir():
-            file.unlink()
-        narrow.rmdir()
-        return frozenset(fallback_linears)
+        rewrite(narrow, self._folder, self._model.reader, wide, self._wide)
+        shutil.rmtree(narrow)
+        return frozenset(wide)
 
     def _cost(self, error: UnitError) -> UnitCost:
-        assert self._fallback is not None
-        grid, bits, fallback_bits = self._fallback.grid, 0, 0
+        bits = wide_bits = 0
         for name in self._linears[error.unit]:
             outputs, inputs = self._model.reader.headers[f"{name}.weight"].shape
             bits += self._grid.stored_bits(outputs, inputs)
-            fallback_bits += (
-                outputs * inputs * 16 if grid is None else grid.stored_bits(outputs, inputs)
-            )
-        return UnitCost(error=error, bits=bits, fallback_bits=fallback_bits)
+            wide_bits += outputs * inputs * 16
+        return UnitCost(error=error, bits=bits, wide_bits=wide_bits)
 
-    def _expected(self, linear: str, fallback_linears: frozenset[str]) -> Expected:
-        scales = self._scales[linear]
-        if linear in fallback_linears and self._fallback is not None:
-            return Expected(grid=self._fallback.grid, scales=scales, nearest=True)
-        return Expected(grid=self._grid, scales=scales, nearest=self._method.nearest)
+    def _expected(self, linear: str, wide: frozenset[str]) -> Expected:
+        if linear in wide:
+            return Expected(grid=None, scales=self._scales[linear], nearest=True)
+        scales, nearest = self._scales[linear], self._method.nearest
+        return Expected(grid=self._grid, scales=scales, nearest=nearest)
 
-    def _config(self, fallback_linears: frozenset[str]) -> QuantizationConfig:
+    def _config(self, wide: frozenset[str]) -> QuantizationConfig:
         grid = self._grid
         if "gptq" in self.recipe.method and grid.packed:
             grid = with_static_order(grid)
-        groups = [(grid, [name for name in self._scales if name not in fallback_linears])]
-        ignore = list(self._model.architecture.ignore)
-        if fallback_linears and self._fallback is not None:
-            if self._fallback.grid is None:
-                ignore += sorted(fallback_linears)
-            else:
-                groups.append((self._fallback.grid, sorted(fallback_linears)))
         return quantization_config(
-            [group for group in groups if group[1]],
-            ignore=ignore,
+            grid,
+            ignore=[*self._model.architecture.ignore, *sorted(wide)],
             kv_cache=self.recipe.kv_cache is not None,
         )
 
@@ -227,7 +223,7 @@ class RecipeJob:
             peak_memory_bytes=max(peaks, default=None),
             phases=phases,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            kept_scheme=None if recipe.mixed is None else recipe.mixed.keep,
+            kept_scheme=None if recipe.mixed is None else SIXTEEN_BIT,
             kv_cache=recipe.kv_cache,
             warnings=(
                 *(() if calibration is None else calibration.facts.warnings),
@@ -263,11 +259,3 @@ def _starved_warning(starved: Sequence[tuple[str, int]]) -> tuple[str, ...]:
         f"fewer than {FEWEST} tokens of the calibration text reached {named}{more}; a sample of "
         "their layers' other tokens was added; give more or more varied text",
     )
-
-
-def _fallback_form(recipe: RecipeSpec, dtype: torch.dtype) -> FallbackForm | None:
-    if recipe.mixed is None:
-        return None
-    if recipe.mixed.keep == SIXTEEN_BIT:
-        return FallbackForm(grid=None, dtype=dtype)
-    return FallbackForm(grid=make_grid(recipe.mixed.keep, recipe.group_size, dtype), dtype=dtype)

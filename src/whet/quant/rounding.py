@@ -60,8 +60,8 @@ class QParams:
 class Grid:
     """The values that one scheme can store: integers of ``bits`` bits, or 8-bit floats.
 
-    One scale for ``group_size`` columns of ``block_rows`` rows, for the whole row where it is None,
-    or for the whole unit with ``per_tensor``. ``scheme`` is the library's own description and goes
+    One scale for ``group_size`` columns of a row, for the whole row where it is None, or for the
+    whole unit with ``per_tensor``. ``scheme`` is the library's own description and goes
     into config.json; ``dtype`` is what scales are stored in, so that the search sees them rounded.
     """
 
@@ -72,7 +72,6 @@ class Grid:
     symmetric: bool
     per_tensor: bool
     dtype: torch.dtype
-    block_rows: int = 1
 
     def group(self, inputs: int) -> int:
         """Columns that share a scale."""
@@ -83,9 +82,6 @@ class Grid:
         low, high = self.grouped(weight).aminmax(dim=-1)
         if self.per_tensor:
             low, high = low.min().expand_as(low), high.max().expand_as(high)
-        if self.block_rows > 1:
-            low, high = self._blocks(low).amin(dim=-2), self._blocks(high).amax(dim=-2)
-            low, high = (each.repeat_interleave(self.block_rows, dim=-2) for each in (low, high))
         scale, zero = calculate_qparams(low * shrink, high * shrink, self.scheme.weights)
         scale = self.stored_scale(scale).float()
         return QParams(scale=scale, zero=None if self.symmetric else zero.float())
@@ -124,15 +120,11 @@ class Grid:
         """[..., O, K] as [..., O, K/g, g]."""
         return weight.view(*weight.shape[:-1], -1, self.group(weight.shape[-1]))
 
-    def _blocks(self, values: Tensor) -> Tensor:
-        """[..., O, K/g] as [..., O/b, b, K/g]."""
-        return values.view(*values.shape[:-2], -1, self.block_rows, values.shape[-1])
-
     def stored_bits(self, outputs: int, inputs: int) -> int:
         """Bits on the disk of one linear: codes, scales, zero points, its shape."""
         groups = inputs // self.group(inputs)
         scale_bits = torch.finfo(self.dtype).bits
-        scales = scale_bits if self.per_tensor else outputs // self.block_rows * groups * scale_bits
+        scales = scale_bits if self.per_tensor else outputs * groups * scale_bits
         zeros = 0 if self.symmetric else outputs * groups * self.bits
         shape = 128 if self.packed else 0
         return outputs * inputs * self.bits + scales + zeros + shape
@@ -161,16 +153,14 @@ def make_grid(scheme: str, group_size: int, dtype: torch.dtype) -> Grid:
     assert weights.num_bits is not None
     if scheme in GROUPED:
         weights = weights.model_copy(update={"group_size": group_size})
-    block_rows, columns = weights.block_structure or (1, weights.group_size)
     return Grid(
         scheme=preset.model_copy(update={"weights": weights}),
         bits=int(weights.num_bits),
-        group_size=columns,
+        group_size=weights.group_size,
         is_float=weights.type == QuantizationType.FLOAT,
         symmetric=bool(weights.symmetric),
         per_tensor=weights.strategy == QuantizationStrategy.TENSOR,
         dtype=dtype,
-        block_rows=block_rows,
     )
 
 

@@ -13,9 +13,8 @@ from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR, RecipeSpec
 from whet.core.torch_device import release_memory
 from whet.quant.checkpoint_record import CacheKey, cache_key, find_existing
-from whet.quant.llama_cpp.write import write_checkpoint as write_gguf_checkpoint
-from whet.quant.llm_compressor.environment import find_llm_compressor
-from whet.quant.llm_compressor.write import write_checkpoint
+from whet.quant.llama_cpp import write_checkpoint as write_gguf_checkpoint
+from whet.quant.llm_compressor.write import find_llm_compressor, write_checkpoint
 
 _UNQUANTIZED = ("16bit", "32bit")
 

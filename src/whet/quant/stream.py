@@ -13,16 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from whet.core.errors import QuantizationError
-from whet.core.units import GB
 from whet.quant.architecture import CACHED, Architecture, UnitMap
-from whet.quant.experts import METER, ExpertsMeter
 from whet.quant.gram import InputMeter, InputStats
-from whet.quant.skeleton import Skeleton
+from whet.quant.skeleton import METER, ExpertsMeter, Skeleton
 
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
 _MIXTURE: Final = 4  # as many tokens a batch, as each expert sees few of them
-_RESIDENT_BYTES: Final = 3 * GB  # hidden states up to this stay on the device
-_RESIDENT_SHARE: Final = 4
 _COMPARED_SAMPLES: Final = 8
 _FAULTS: Final = (ValueError, TypeError, LookupError, AttributeError)
 _TINY: Final = torch.finfo(torch.float32).tiny
@@ -98,8 +94,6 @@ class LayerStream:
         embedding.weight = nn.Parameter(table.to(self._device, self._dtype), requires_grad=False)
         if hasattr(embedding, "scalar_embed_scale"):  # Gemma; its buffer was built without data
             embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, device=self._device)
-        tokens = sum(map(len, self._ids))
-        hidden_device = self._hidden_device(tokens * table.shape[1] * self._dtype.itemsize)
         budget = _BATCH_TOKENS[self._device.type]
         if any(unit.expert is not None for units in self._architecture.units for unit in units):
             budget *= _MIXTURE
@@ -110,18 +104,10 @@ class LayerStream:
                 [[True] * len(ids) + [False] * (length - len(ids)) for ids in group]
             )
             rows = None if bool(real.all()) else real.flatten().nonzero().squeeze(1)
-            hidden = embedding(padded.to(self._device)).to(hidden_device)
+            hidden = embedding(padded.to(self._device))
             rows = None if rows is None else rows.to(self._device)
             self._batches.append(_Batch(hidden=hidden, rows=rows))
         embedding.to("meta")
-
-    def _hidden_device(self, needed_bytes: int) -> torch.device:
-        """Where hidden states are stored between layers: the device if it has ample room."""
-        if self._device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self._device)
-            if needed_bytes <= min(_RESIDENT_BYTES, free // _RESIDENT_SHARE):
-                return self._device
-        return torch.device("cpu")
 
     @torch.no_grad()
     def measure(self, index: int, tensors: Mapping[str, Tensor]) -> LayerStats:
@@ -188,8 +174,8 @@ class LayerStream:
                 meters.rows = cache.rows = batch.rows
                 if meters.experts is not None:
                     meters.experts.rows = batch.rows
-                measured.hidden = batch.hidden.to(self._device, non_blocking=True)
-                batch.hidden = self._output(measured).to(batch.hidden.device)
+                measured.hidden = batch.hidden
+                batch.hidden = self._output(measured)
         finally:
             self._decoder.layers = self._layers
 

@@ -14,7 +14,6 @@ from whet.quant.architecture import (
     Architecture,
     Shapes,
     read_architecture,
-    require_blocks,
     require_cached,
     require_groups,
     require_measurable,
@@ -134,8 +133,6 @@ def require_suitable(architecture: Architecture, shapes: Shapes, recipe: RecipeS
         require_measurable(architecture, what, folds=folds)
     if recipe.kv_cache is not None:
         require_cached(architecture)
-    if recipe.scheme == "FP8_BLOCK":
-        require_blocks(architecture, shapes)
     for scheme in recipe.schemes:
         size = recipe.group_size if scheme in GROUPED else _FIXED_GROUPS.get(scheme)
         require_groups(shapes, architecture.linears, size)

@@ -11,6 +11,7 @@ import pytest
 from tests.flow.rounds_stage import Bench, build_bench
 from tests.flow.run.test_pipeline import story
 from tests.flow.stage import tiny_spec
+from whet.cli.run.output import why_nothing_qualifies
 from whet.core.errors import UsageError
 from whet.core.load import Load
 from whet.core.protocols import Silent
@@ -21,7 +22,6 @@ from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare
-from whet.flow.run.conclude.closing import why_nothing_qualifies
 from whet.flow.run.plan import Recorder
 from whet.flow.run.traffic.workload import trial_plan
 from whet.quality import Measured

@@ -10,7 +10,6 @@ import pytest
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core.provenance import Device
 from whet.engines.machine import Machine
-from whet.flow.run.check import advice
 from whet.flow.run.check.advice import advice_of
 from whet.flow.run.check.checkpoints import Checkpoints
 from whet.flow.run.check.facts import find_facts
@@ -33,13 +32,6 @@ def told(
     return advice_of(facts, resolve(facts, folder, FakeEngine(), device))
 
 
-def test_nothing_is_drawn_where_the_spec_bounds_its_lengths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(advice, "build_workload", None)
-    assert told(tmp_path, {"fp16": {}, "other": {"prefix_cache": True}}) == ()
-
-
 @pytest.mark.parametrize(
     ("tier", "told_of"), [("2x H100 SXM", True), ("2x H200", False), ("ours", False)]
 )
@@ -49,14 +41,6 @@ def test_the_name_of_another_gpu_is_a_slip(tmp_path: Path, tier: str, told_of: b
     sentences = told(tmp_path, {"fp16": {}}, hardware=hardware, device=h200)
     expected = f"fp16: hardware.tier is {tier} and this is NVIDIA H200: correct it"
     assert [text.startswith(expected) for text in sentences] == [True] * told_of
-
-
-def test_a_length_is_held_against_what_is_drawn(tmp_path: Path) -> None:
-    variants = {"fp16": {}, "long": {"args": {"max_model_len": 4096}}}
-    (sentence,) = told(tmp_path, variants)
-    assert sentence.startswith("long: max_model_len 4,096, while 99 in 100 requests fit ")
-    # The spec allows 400 tokens in and 16 out, so no less than the next 128 above 416.
-    assert "set it to 512" in sentence
 
 
 def test_one_sentence_for_all_that_it_concerns(tmp_path: Path) -> None:
@@ -99,6 +83,6 @@ def test_suffix_speculation_on_traffic_that_repeats_itself(tmp_path: Path) -> No
         return tuple(sentence for sentence in found if "suffix" in sentence)
 
     (sentence,) = said(1000)
-    assert sentence.startswith("s: suffix speculation drafts from the answers")
-    assert "each of the 2,400 built-in user turns 1.7 times" in sentence  # 2 · (1000 + 1000)
+    assert sentence.startswith("s: suffix speculation drafts from earlier answers")
+    assert "each built-in user turn 1.7 times" in sentence  # 2 · (1000 + 1000) of 2,400
     assert said(800) == said(1000, suffix_decoding_max_cached_requests=0) == ()

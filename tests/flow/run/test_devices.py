@@ -23,8 +23,7 @@ from whet.flow.run.check.check import prepare
 from whet.flow.run.measure.rounds import Rounds, sessions_of
 from whet.flow.run.plan import RATE_SEARCH, Plan, Recorder
 from whet.flow.run.search.grid import rounds_of
-from whet.flow.run.workers.cluster import demand_of
-from whet.flow.run.workers.executor import RayExecutor
+from whet.flow.run.workers.executor import RayExecutor, demand_of
 from whet.flow.run.workers.session import Outcome
 
 ray = pytest.importorskip("ray")

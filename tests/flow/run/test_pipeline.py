@@ -63,7 +63,7 @@ def test_every_arrow_is_a_record_on_disk(engine: FakeEngine, tmp_path: Path) -> 
     }
     names = {path.relative_to(root).parts[0] for path in root.iterdir()}
     assert names >= {"models", "quantized", "variants", "starts", "facts", "workloads", "trials"}
-    assert names >= {"quality", "verdicts", "differences", "decision.json", "deploy"}
+    assert names >= {"quality", "verdicts", "decision.json", "deploy"}
     assert [path.name for path in (root / "deploy").iterdir()] == ["README.txt"]
     assert "No variant qualifies" in (root / "deploy" / "README.txt").read_text()
     assert decision.recommendation is None, "a server that proves nothing is never recommended"

@@ -20,10 +20,11 @@ from tests.flow.rounds_stage import (
 from whet.core.errors import UsageError
 from whet.core.load import Load
 from whet.core.records.load import TrialRecord
-from whet.core.records.summary import DifferenceSet
 from whet.core.run import Run
 from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
+from whet.flow.run.conclude.conclude import reference_of
+from whet.flow.run.conclude.results import summarize_run
 from whet.load import TrialInterrupted
 
 ACCEPTED: dict[str, Any] = {
@@ -80,9 +81,15 @@ def test_interleaved_with_two_starts_is_the_default() -> None:
 
 def ratios(root: Path) -> list[float]:
     """Throughput of the others over the reference's, which is c."""
-    stored = RunStore.read(root).get("differences", "all", DifferenceSet)
-    assert stored is not None
-    return [each.ratio.value for each in stored.differences if each.metric == "tps_mean"]
+    run = Run.read(root)
+    table, reference = summarize_run(run).throughput, reference_of(run)
+    pairs = [
+        table.difference((reference, load), (name, load), family=0)
+        for load in run.loads
+        for name in run.variants
+        if name != reference
+    ]
+    return [pair.ratio.value for pair in pairs if pair is not None]
 
 
 def test_a_linear_drift_falls_on_all_alike(bench: Bench, tmp_path: Path) -> None:

@@ -120,9 +120,6 @@ class Ear(Silent):
     def progress(self, label: str, _done: int, _total: int) -> None:
         self._hear(label)
 
-    def waiting(self, label: str, _log: Path) -> None:
-        self._hear(label)
-
     def _hear(self, message: str) -> None:
         self.said.append(message)
         if threading.current_thread() is not threading.main_thread():
@@ -259,7 +256,7 @@ def test_the_observer_hears_how_many_came_up_together_from_the_main_thread_alone
 ) -> None:
     desk.story(group_spec(tmp_path, ["fp16", "b", "c"]), tmp_path / "run")
     assert desk.ear.strangers == []
-    assert "serve: fp16, b, c together (servers 1 to 3 of 3)" in desk.ear.said
+    assert "serve: fp16, b, c together (session 1 of 1)" in desk.ear.said
     for name in ("fp16", "b", "c"):
         heard = [said for said in desk.ear.said if said.startswith(f"{name} ready in ")]
         assert [said.endswith(", one of 3 that came up together") for said in heard] == [True]
@@ -413,11 +410,11 @@ def test_an_interrupt_while_they_come_up_stops_all(
 ) -> None:
     desk.crowd.hanging = {"b", "c"}
 
-    def interrupt(label: str, _log: Path) -> None:
-        if label.startswith("starting"):
+    def interrupt(label: str, _done: int, _total: int) -> None:
+        if label == "starting":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(desk.ear, "waiting", interrupt)
+    monkeypatch.setattr(desk.ear, "progress", interrupt)
     with pytest.raises(KeyboardInterrupt):
         desk.story(group_spec(tmp_path, ["fp16", "b", "c"]), tmp_path / "run")
     assert desk.crowd.up == set()

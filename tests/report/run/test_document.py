@@ -163,7 +163,7 @@ def test_an_interrupted_run_says_so_everywhere(interrupted: Run) -> None:
 
 def test_nothing_qualifies_is_an_answer(whole: Run) -> None:
     assert whole.decision is not None
-    decision = replace(whole.decision, recommendation=None, pareto=())
+    decision = replace(whole.decision, recommendation=None)
     for form in FORMS:
         text = form(replace(whole, decision=decision))
         assert "Nothing qualifies" in text
@@ -180,12 +180,10 @@ def test_the_headline_says_how_sure_it_is(whole: Run) -> None:
     assert "(certified)" in headline(replace(whole.decision, recommendation=sure))[1]
 
 
-def test_the_tested_differences_are_apart_from_the_others(whole: Run) -> None:
+def test_the_tested_differences_say_what_would_have_shown(whole: Run) -> None:
     page = markdown(whole)
-    tested, _, rest = page.partition("Every ratio (")
-    assert "1 comparison with fp16" in tested
-    assert "A difference of 6.0% would have shown with 80% power" in tested
-    assert "Exploratory" in rest
+    assert "1 comparison with fp16" in page
+    assert "A difference of 6.0% would have shown with 80% power" in page
 
 
 def test_a_decision_alone_can_be_printed(whole: Run) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.report.forms import FORMS, bullets, html, markdown, nodes, section, table
 from tests.report.run_factory import make_run
-from tests.report.run_gate import graded, lossless
+from tests.report.run_gate import graded
 from tests.report.run_texts import SCRIPT, VARIANTS
 from tests.run_copy import replace
 from whet.core.load import Load
@@ -18,7 +18,7 @@ from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.evidence import LeverCost, LeverCosts
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic, LosslessCheck, TokenIdentity
-from whet.core.records.summary import CellSummary, Estimate
+from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.report.document import Code, Paragraph
@@ -41,7 +41,6 @@ def test_distances_are_in_millinats_with_their_intervals(gated: Run) -> None:
     assert rows["awq"][4] == "3.1% 2.8% … 3.4%"
     assert rows["awq"][-3:] == ["unknown", "pass", "pass"]
     assert rows["fp16"][1:5] == ["–", "–", "–", "–"], "the baseline has no distance from itself"
-    assert "98.7% of the baseline" in html(gated)
 
 
 def test_who_wrote_a_checkpoint_is_named(gated: Run) -> None:
@@ -54,7 +53,7 @@ def test_who_wrote_a_checkpoint_is_named(gated: Run) -> None:
 def test_a_server_at_low_priority_is_named(gated: Run) -> None:
     niced = {**gated.starts, "awq": replace(gated.starts["awq"], nice=5)}
     words = [line for line in bullets(replace(gated, starts=niced), "setup") if "nice" in line]
-    assert words == ["ran at nice 5, so other processes go before it"]
+    assert words == ["awq ran at nice 5, so other processes go before it"]
 
 
 def test_a_reason_of_several_variants_is_one_sentence(gated: Run) -> None:
@@ -125,22 +124,6 @@ def test_speculation_is_compared_with_the_plain_server(gated: Run) -> None:
         "0.613",
         "62.1%",
     ]
-    assert any(
-        "first differences: far after 1 token of 64 (0.420 nats), near after 12 tokens of 64 "
-        "(0.0300 nats), blind after 0 tokens of 9 (margin not known)" in line
-        for line in bullets(gated, "checks")
-    )
-
-
-def test_many_divergences_are_counted(gated: Run) -> None:
-    base = lossless()
-    assert base.parity is not None
-    parity = replace(base.parity, divergences=(base.parity.divergences[-2],) * 11)
-    run = with_quality(
-        gated, "awq+draft", lambda old: replace(old, lossless=replace(base, parity=parity))
-    )
-    (note,) = (line for line in bullets(run, "checks") if line.endswith("and 3 more"))
-    assert note.count("far after") == 8
 
 
 def test_a_check_without_an_answer_is_unknown_with_its_reason(gated: Run) -> None:
@@ -270,19 +253,6 @@ def test_degenerate_text_is_one_sentence_a_variant(hostile: Run, whole: Run) -> 
     assert sentence(clean) == "40 timed answers: nothing degenerate"
     assert list(table(hostile, "degenerate", "Degenerate text among timed answers"))
     assert section(whole, "degenerate") is None
-
-
-def test_a_cell_that_was_held_up_is_named(whole: Run) -> None:
-    def with_gap(each: CellSummary) -> CellSummary:
-        if (each.variant, each.load) != ("awq+draft", Load.at(1)):
-            return each
-        gap = Estimate(value=900.0, low=890.0, high=910.0, samples=64)
-        return replace(each, figures={**each.figures, "itl_p50_ms": gap})
-
-    run = replace(whole, cells=tuple(with_gap(each) for each in whole.cells))
-    (note,) = (line for line in bullets(run, "cells") if "Held up" in line)
-    assert "awq+draft at 1 (900 ms between tokens," in note
-    assert not [line for line in bullets(whole, "cells") if "Held up" in line]
 
 
 @pytest.mark.parametrize("id", ["side-effects", "checks", "degenerate"])

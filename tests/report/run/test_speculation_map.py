@@ -1,4 +1,4 @@
-"""The speculation map as a section: table and chart, on points made by hand."""
+"""The speculation map as a section, on points made by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from whet.core.load import Load
 from whet.core.records.speculation_map import AcceptanceLevel, SpeculationMap, SpeculationPoint
 from whet.core.records.summary import Estimate
-from whet.report.document import Chart, Table
+from whet.report.document import Table
 from whet.report.run.speculation_map import map_section
 from whet.report.writers.console import print_sections
 
@@ -76,17 +76,6 @@ def test_a_draft_that_was_not_measured() -> None:
 def test_a_break_even_outside_the_levels_says_on_which_side() -> None:
     assert row(point(levels=SIMULATED[:1], l_star=None))[4] == "> 1.00"
     assert row(point(levels=SIMULATED[1:], l_star=None))[4] == "< 5.00"
-
-
-def test_one_chart_with_the_draft_ringed() -> None:
-    nodes = map_section(SpeculationMap(points=(point(), point(1)))).nodes
-    [chart] = [node for node in nodes if isinstance(node, Chart)]
-    marks = [dict(mark) for mark in next(iter(chart.picture.to_dict()["datasets"].values()))]
-    assert [(m["series"], m["x"], m["y"], m["ringed"]) for m in marks[:3]] == [
-        ("fp16, K = 4 at 1", 1.0, 0.44, False),
-        ("fp16, K = 4 at 1", 3.52, 1.5, True),
-        ("fp16, K = 4 at 1", 5.0, 2.1, False),
-    ]
 
 
 def test_the_console(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,10 +36,9 @@ def check(
 
     Exit code 2 if the spec is wrong, 4 if a variant cannot run here.
     """
-    from whet.flow.run.check.check import check_spec, feasible
+    from whet.flow.run.check.check import check_spec, feasible, machine_text, plan_machine
     from whet.flow.run.check.checkpoints import open_checkpoints
     from whet.flow.run.check.effort import effort_of
-    from whet.flow.run.check.planned import machine_text, plan_machine
 
     spec = change.read(spec_file)
     planned = (
@@ -69,8 +68,6 @@ def check(
         title = f"ok {spec.name}: {len(variants)} variants on {machine}"
         section = _section(title, checked, variants, [each.text for each in sources], effort.text)
         print_sections([section], output.console)
-    if options.strict and checked.advice:
-        raise UsageError("--strict: the warnings above count as errors", fix="correct the spec")
 
 
 def _document(

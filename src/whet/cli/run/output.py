@@ -9,7 +9,11 @@ from whet.core.records.codec import encode
 from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.core.store import RunStore
-from whet.flow.run.conclude.closing import why_nothing_qualifies
+
+_OBJECTIVE = (
+    "every cell was measured and none meets the objective with its evidence and quality; "
+    "loosen objective.recommend_ttft_ms or recommend_quality, or add variants"
+)
 
 
 def write_and_print_report(
@@ -65,3 +69,27 @@ def run_json(run: Run) -> dict[str, object]:
         "decision": None if run.decision is None else encode(run.decision),
         "cells": [encode(cell) for cell in run.cells],
     }
+
+
+def why_nothing_qualifies(run: Run, decision: Decision) -> str:
+    """Name the unproved claims and the key that accepts them, else the objective's keys.
+
+    The claims are named only if each cell that they exclude has no contradicted claim.
+    """
+    excluded = {item.variant for item in decision.excluded if item.kind == "evidence"}
+    unproved = [
+        verdict
+        for variant in sorted(excluded)
+        if not any(v.variant == variant and v.outcome == "contradicted" for v in run.verdicts)
+        for verdict in run.verdicts
+        if verdict.variant == variant and verdict.outcome == "unproved"
+    ]
+    if not unproved:
+        return _OBJECTIVE
+    kinds = sorted({verdict.claim.kind for verdict in unproved})
+    why = "; ".join(dict.fromkeys(f"{v.claim.kind}: {v.observed}" for v in unproved))
+    return (
+        f"no cell qualifies: the engine does not prove {', '.join(kinds)} ({why}); to accept "
+        f"that without proof, add evidence: {{accept_unproved: [{', '.join(kinds)}]}} to the "
+        "spec and run it again with --resume"
+    )

@@ -71,8 +71,7 @@ class Recommendation:
     those of fresh starts on fresh traffic; ``selected_cost`` is then the cost at the selection.
     ``saving`` is 1 − cost ÷ the reference's at its best load, None where the reference does not
     qualify. ``difference`` is the test behind it, of throughput at one price; None across machines.
-    ``baseline_saving`` is the same against the baseline in the first starts, where that is above 0
-    and the baseline is neither side. Where rates were measured, ``fleet`` takes the demand and
+    Where rates were measured, ``fleet`` takes the demand and
     savings are in dollars a month.
     """
 
@@ -96,7 +95,6 @@ class Recommendation:
     tps_mean: Estimate | None = None
     fleet: Fleet | None = None
     reference_fleet: Fleet | None = None
-    baseline_saving: Estimate | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +155,6 @@ class Decision:
     baseline: str
     reference: str
     matrix: tuple[MatrixEntry, ...]
-    pareto: tuple[tuple[str, Load], ...]
     excluded: tuple[Excluded, ...]
     recommendation: Recommendation | None
     cells: tuple[CellDecision, ...] = ()

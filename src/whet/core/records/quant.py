@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibrationFacts:
-    """The text that the scales were fitted on.
-
-    ``form`` names the kinds of the drawn documents: ``chat``, ``text``, ``prompt``, ``ids``, each
-    with ``+reply`` where a log's answers were added. ``rows`` are the usable rows that were drawn
-    from (None for plain text), ``skipped`` the rows without text, ``left_out`` the content parts
-    of the drawn chats that are not text. ``warnings`` are sentences for a person.
-    """
+    """The text that the scales were fitted on. ``warnings`` are sentences for a person."""
 
     source: str
     sha256: str
@@ -21,10 +15,6 @@ class CalibrationFacts:
     tokens: int
     max_tokens: int
     seed: int
-    form: str = ""
-    rows: int | None = None
-    skipped: int = 0
-    left_out: int = 0
     warnings: tuple[str, ...] = ()
 
 

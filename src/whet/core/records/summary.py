@@ -137,11 +137,3 @@ class Difference:
     different: bool
     starts_needed: int | None
     detectable: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DifferenceSet:
-    """The exploratory differences of a run: each variant against ``reference`` at each load."""
-
-    reference: str
-    differences: tuple[Difference, ...]

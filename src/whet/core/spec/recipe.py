@@ -12,7 +12,7 @@ from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Whole
 
 
 class CalibrationSpec(Strict):
-    """Calibration text: a JSONL (``messages``, ``prompt`` or ``text``) or .txt, or the built-in."""
+    """Calibration text: a JSONL (``messages``, ``prompt`` or ``text``), or the built-in."""
 
     source: Annotated[Path | None, Field(description="Text. Default: the built-in.")] = None
     samples: Annotated[Positive, Field(description="Number of samples.")] = 512
@@ -22,7 +22,7 @@ class CalibrationSpec(Strict):
 
 Method = Literal["awq", "gptq", "awq+gptq", "smoothquant", "rtn", "k-quant"]
 Scheme = Literal[
-    "W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8", "FP8_BLOCK", "W4A8_FP8",
+    "W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8", "W4A8_FP8",
     "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "Q4_K_M", "Q5_K_M", "Q8_0",
 ]  # fmt: skip
 FOUR_BIT_FLOATS: Final = ("NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16")
@@ -40,7 +40,6 @@ METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "W8A8": ("smoothquant", "gptq", "rtn"),
     "FP8_DYNAMIC": ("rtn",),
     "FP8": ("rtn",),
-    "FP8_BLOCK": ("rtn",),
     **dict.fromkeys(FOUR_BIT_FLOATS, ("rtn", "gptq", "awq", "awq+gptq")),
     "Q4_K_M": ("k-quant",),
     "Q5_K_M": ("k-quant",),
@@ -64,26 +63,16 @@ _USUAL_WRITER: Final[Mapping[str, str]] = {
 
 
 class MixedSpec(Strict):
-    """The units that change their layer's output most keep more bits; give one budget."""
+    """The units that change their layer's output most stay in 16 bit."""
 
-    keep: Annotated[
-        Literal["16bit", "W8A16", "W8A8", "FP8_DYNAMIC"],
-        Field(description="Form of the units that keep more bits."),
-    ] = "16bit"
     bits_per_weight: Annotated[
-        Annotated[float, Field(gt=0, le=16)] | None,
-        Field(description="Budget: average over the decoder's linear layers at most, with scales."),
-    ] = None
-    max_error: Annotated[
-        Annotated[float, Field(gt=0, lt=1)] | None,
-        Field(description="Budget: a unit's relative output error ‖X(W−Ŵ)ᵀ‖² / ‖XWᵀ‖² at most."),
-    ] = None
-
-    @model_validator(mode="after")
-    def _one_budget(self) -> MixedSpec:
-        if (self.bits_per_weight is None) == (self.max_error is None):
-            raise ValueError("give one budget: bits_per_weight or max_error")
-        return self
+        float,
+        Field(
+            gt=0,
+            le=16,
+            description="Average over the decoder's linear layers at most, with scales.",
+        ),
+    ]
 
 
 class RecipeSpec(Strict):
@@ -154,7 +143,7 @@ class RecipeSpec(Strict):
     def title(self) -> str:
         """Short description: ``awq W4A16 g128 + 16bit, fp8 KV``."""
         group = f" g{self.group_size}" if self.scheme in GROUPED else ""
-        mixed = "" if self.mixed is None else f" + {self.mixed.keep}"
+        mixed = "" if self.mixed is None else f" + {SIXTEEN_BIT}"
         cache = "" if self.kv_cache is None else f", {self.kv_cache} KV"
         writer = "" if self.writer == "whet" else f", by {self.writer}"
         return f"{self.method} {self.scheme}{group}{mixed}{cache}{writer}"
@@ -162,11 +151,9 @@ class RecipeSpec(Strict):
     @property
     def schemes(self) -> tuple[str, ...]:
         """The scheme, and a mixed recipe's wider form after it."""
-        return (self.scheme,) if self.mixed is None else (self.scheme, self.mixed.keep)
+        return (self.scheme,) if self.mixed is None else (self.scheme, SIXTEEN_BIT)
 
     @property
     def stored_scheme(self) -> str:
         """The scheme as read from the stored tensors (``StoredWeights.scheme``)."""
-        if self.mixed is not None and self.mixed.keep != SIXTEEN_BIT:
-            return "mixed"
         return _STORED.get(self.scheme, self.scheme)

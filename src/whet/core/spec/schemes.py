@@ -20,7 +20,6 @@ SCHEMES: Final[Mapping[str, dict[str, Any]]] = {
     "w8a8-rtn": {"method": "rtn", "scheme": "W8A8"},
     "w8a8": {"scheme": "W8A8"},
     "fp8-dynamic": {"scheme": "FP8_DYNAMIC"},
-    "fp8-block": {"scheme": "FP8_BLOCK"},
     "fp8-kv8": {"scheme": "FP8", "kv_cache": "fp8"},
 }
 """The recipe of each scheme, by its variant's name; missing keys have the scheme's default."""

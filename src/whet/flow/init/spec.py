@@ -26,9 +26,8 @@ from whet.engines.machine import find_capability
 from whet.flow.init.options import InitOptions
 from whet.flow.init.profile import LogProfile, answers_known, name_of, profile_log
 from whet.flow.init.variants import Proposal, propose
-from whet.flow.run.check.check import Checked, check_spec, feasible
+from whet.flow.run.check.check import Checked, check_spec, feasible, plan_machine
 from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints
-from whet.flow.run.check.planned import plan_machine
 from whet.flow.run.traffic.logged import TrafficLog, gate_tokens, read_traffic, take_sample
 from whet.load.logged import MARK_TOKENS
 from whet.quant.suitability import settings_of

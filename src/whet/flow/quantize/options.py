@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 from cyclopts import Group, Parameter
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
-from whet.core.spec import GROUPED, CalibrationSpec, RecipeSpec
-
-_MIXED: Final = {
-    "mixed_keep": "keep",
-    "bits_per_weight": "bits_per_weight",
-    "max_error": "max_error",
-}
+from whet.core.spec import GROUPED, RecipeSpec
 
 
 @Parameter(name="*", group=Group.create_ordered("Recipe"))
@@ -25,8 +19,8 @@ class RecipeOptions:
     """The scheme and how it is computed."""
 
     scheme: str | None = None
-    """W4A16, W4A16_ASYM, W8A16, W8A8, FP8_DYNAMIC, FP8, FP8_BLOCK, W4A8_FP8, NVFP4, NVFP4A16, MXFP4
-    or MXFP4A16; Q4_K_M, Q5_K_M or Q8_0 (GGUF). Default: W4A16."""
+    """W4A16, W4A16_ASYM, W8A16, W8A8, FP8_DYNAMIC, FP8, W4A8_FP8, NVFP4, NVFP4A16, MXFP4 or
+    MXFP4A16; Q4_K_M, Q5_K_M or Q8_0 (GGUF). Default: W4A16."""
     method: str | None = None
     """awq, gptq, awq+gptq or rtn; smoothquant for W8A8; k-quant for GGUF. Default: the scheme's
     usual one."""
@@ -36,12 +30,8 @@ class RecipeOptions:
     """Leave out AWQ's search for narrower ranges."""
     kv_cache: str | None = None
     """fp8: store scales of keys and values too."""
-    mixed_keep: str | None = None
-    """Form of units with the largest error: 16bit, W8A16, W8A8 or FP8_DYNAMIC. Default: 16bit."""
     bits_per_weight: float | None = None
-    """Mixed precision: average bits per weight at most."""
-    max_error: float | None = None
-    """Mixed precision: relative output error of a unit at most."""
+    """Mixed precision: average bits per weight at most; the worst units stay in 16 bit."""
     writer: str | None = None
     """whet, or llm-compressor in an environment of its own. Default: whet; llm-compressor for NVFP4
     and MXFP4, llama.cpp for Q4_K_M, Q5_K_M and Q8_0."""
@@ -53,7 +43,7 @@ class CalibrationOptions:
     """The text that activations are measured on."""
 
     calibration: Path | None = None
-    """JSONL (a request log, messages, prompt or text) or .txt. Default: the built-in text."""
+    """JSONL: a request log, messages, prompt or text. Default: the built-in text."""
     samples: int = 512
     """Number of samples."""
     max_tokens: int = 512
@@ -61,26 +51,12 @@ class CalibrationOptions:
     seed: int = 0
     """Seed that draws the samples."""
 
-    def spec(self) -> CalibrationSpec:
-        """The same for a recipe. ``UsageError`` for a value out of range."""
-        try:
-            return CalibrationSpec(
-                source=self.calibration,
-                samples=self.samples,
-                max_tokens=self.max_tokens,
-                seed=self.seed,
-            )
-        except ValidationError as error:
-            raise _usage_error(error) from error
-
 
 @Parameter(name="*", group=Group.create_ordered("Afterwards"))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishOptions:
     """What happens to the written checkpoint."""
 
-    serve_check: Annotated[bool, Parameter(negative="--no-serve-check")] = True
-    """Serve the checkpoint, ask for one completion and name the kernel that ran."""
     push_to_hub: str | None = None
     """Upload to this repository of the hub, owner/name; private without --public."""
     public: bool = False
@@ -105,48 +81,28 @@ class QuantizeOptions:
 
     def recipe_spec(self) -> RecipeSpec:
         """The recipe. ``UsageError`` for a value that is wrong or means nothing beside others."""
-        options = self.recipe
-        data: dict[str, Any] = {
-            name: value
-            for name in ("method", "scheme", "group_size", "kv_cache", "writer")
-            if (value := getattr(options, name)) is not None
+        options, text = asdict(self.recipe), asdict(self.text)
+        no_clip, bits = options.pop("no_clip"), options.pop("bits_per_weight")
+        data = {
+            **{name: value for name, value in options.items() if value is not None},
+            "clip": not no_clip,
+            "mixed": None if bits is None else {"bits_per_weight": bits},
+            "calibration": {"source": text.pop("calibration"), **text},
         }
-        mixed = {
-            key: value
-            for name, key in _MIXED.items()
-            if (value := getattr(options, name)) is not None
-        }
-        if mixed:
-            data["mixed"] = mixed
-        if options.no_clip:
-            data["clip"] = False
-        calibration = self.text.spec()
         try:
-            recipe = RecipeSpec.model_validate({**data, "calibration": calibration.model_dump()})
+            recipe = RecipeSpec.model_validate(data)
         except ValidationError as error:
-            raise _usage_error(error) from error
-        if options.group_size is not None and recipe.scheme not in GROUPED:
+            first = error.errors()[0]
+            message = first["msg"].removeprefix("Value error, ")
+            if first["loc"]:
+                flag = f"--{str(first['loc'][-1]).replace('_', '-')}"
+                message = f"{flag}: {message} (got {first['input']!r})"
+            raise UsageError(message) from error
+        if self.recipe.group_size is not None and recipe.scheme not in GROUPED:
             raise UsageError(
                 f"--group-size has no meaning for {recipe.scheme}, whose groups are given",
                 fix=f"leave it out, or choose --scheme {', '.join(GROUPED)}",
             )
-        if options.no_clip and "awq" not in recipe.method:
+        if no_clip and "awq" not in recipe.method:
             raise UsageError(f"--no-clip has no meaning for {recipe.method}, which does not clip")
         return recipe
-
-
-def _usage_error(error: ValidationError) -> UsageError:
-    first = error.errors()[0]
-    message = first["msg"].removeprefix("Value error, ")
-    name = str(first["loc"][-1]) if first["loc"] else ""
-    name = "mixed_keep" if name == "keep" else name
-    known = {each.name for each in (*fields(RecipeOptions), *fields(CalibrationOptions))}
-    if name in known:
-        return UsageError(f"{_flag(name)}: {message} (got {first['input']!r})")
-    for field in ("bits_per_weight", "max_error"):
-        message = message.replace(field, _flag(field))
-    return UsageError(message)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

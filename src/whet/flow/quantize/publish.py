@@ -3,51 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from whet.checkpoint.hub_errors import (
-    first_line,
-    http_status,
-    hub_failures,
-    hub_utils,
-    is_temporary,
-    silence,
-)
+from whet.checkpoint import hub_errors as hub
 from whet.core.errors import CheckpointError, UsageError, WhetError
 from whet.core.protocols import Observer
 from whet.core.records.codec import encode
+from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.units import human_bytes
-from whet.flow.quantize.card import CARD, MARK, model_card
 from whet.quant.checkpoint_record import RECORD, CheckpointRecord, read_record
+from whet.report.writers.markdown import safe
 
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
+CARD: Final = "README.md"
+MARK: Final = "<!-- Written by whet. Without this line, whet leaves the card as it is. -->"
 _LOGIN: Final = "run `hf auth login`, or set HF_TOKEN to a token with write access"
 _WEIGHTS: Final = (".safetensors", ".safetensors.index.json", ".bin", ".gguf")
 _LICENSE_KEYS: Final = ("license", "license_name", "license_link")
 _REFUSALS: Final = {
-    401: f"the hub does not accept the token (401); {_LOGIN}",
-    403: "the token may not write to {repo} (403); use one with write access, or a name in a "
-    "namespace of yours",
-    404: "the hub has no {repo} that this token can see (404); correct the name, or " + _LOGIN,
+    401: ("the hub does not accept the token (401)", _LOGIN),
+    403: ("the token may not write to {repo} (403)", "use one with write access"),
+    404: ("the hub has no {repo} that this token can see (404)", f"correct it, or {_LOGIN}"),
 }
 
 
 def require_login(repo: str) -> None:
-    """Check the repository name and the token before any work.
-
-    Raises ``UsageError`` for an invalid name or token, ``WhetError`` where the hub cannot be
-    reached.
-    """
+    """Raise ``UsageError`` for an invalid name or token, ``WhetError`` where no hub answers."""
     from huggingface_hub import HfApi, get_token
 
     with _upload_errors(repo):
-        hub_utils().validate_repo_id(repo)
+        hub.hub_utils().validate_repo_id(repo)
         if get_token() is None:
             raise UsageError("no token for the hub is set", fix=_LOGIN)
         HfApi().whoami()
@@ -58,74 +46,54 @@ def push(
 ) -> str:
     """Upload the finished checkpoint ``folder`` to the hub repository ``repo``; return its URL.
 
-    ``repo`` is created where it does not exist, private unless ``public``. Uploads the files in the
-    checkpoint's record, the record itself without the paths of this machine, and a card unless
-    the repository has one of its own. ``base`` is the source model as given: the card names a hub
-    id and copies the licence it states. The weights are uploaded first, then one commit shows all
-    files, so the repository never shows half a checkpoint.
+    ``repo`` is created where it does not exist, private unless ``public``. The record is sent
+    without this machine's paths; the card names ``base``, the source model, if it is a hub id.
 
-    Raises ``CheckpointError`` for a folder that is not a finished checkpoint, ``UsageError`` for an
-    unusable name, token or repository, ``WhetError`` where the hub fails or cannot be reached.
+    Raises ``CheckpointError`` for a folder that is not finished, ``UsageError`` for an unusable
+    name, token or repository, ``WhetError`` where the hub fails.
     """
-    record = _read_finished(folder)
+    record = read_record(folder)
+    if record is None or record.changed_files(folder):
+        raise CheckpointError(
+            f"{folder} is not a finished whet checkpoint, or a file of it changed",
+            fix="give the folder that whet quantize wrote",
+        )
     require_login(repo)
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitOperationAdd, HfApi
 
     api = HfApi(library_name="whet")
     observer.stage("push", f"{repo}, {human_bytes(record.quantized.weight_bytes)}")
     with _upload_errors(repo):
-        url = api.create_repo(repo, private=not public, exist_ok=True)
-        name = url.repo_id
-        files: dict[str, Path | str] = {
-            path: folder / path for each in record.files if (path := Path(each).name) != CARD
-        }
-        existing = _require_fit(api, name, {*files}, public=public)
-        shown = encode(_public_record(record, name))
-        files[RECORD] = json.dumps(shown, indent=1, ensure_ascii=False) + "\n"
-        if CARD not in existing or MARK in _read_card(name)[0]:
-            own, source = folder / CARD, _source(base)
-            files[CARD] = own if own.is_file() else model_card(record.quantized, name, *source)
-        else:
+        name = (url := api.create_repo(repo, private=not public, exist_ok=True)).repo_id
+        names = sorted({Path(each).name for each in record.files} - {CARD})
+        existing = _require_fit(api.model_info(name), names, public=public)
+        text = json.dumps(encode(shown := _public_record(record, name)), ensure_ascii=False)
+        files: dict[str, Path | bytes] = {each: folder / each for each in names}
+        files[RECORD] = text.encode("utf-8", "replace")
+        if CARD in existing and MARK not in _read_card(name).content:
             observer.note(f"{name} has a card of its own, which is not changed")
-        _upload(api, name, files, observer)
+        elif (folder / CARD).is_file():
+            files[CARD] = folder / CARD
+        else:
+            files[CARD] = _card(shown.quantized, base).encode("utf-8", "replace")
+        operations = [CommitOperationAdd(*item) for item in files.items()]
+        api.create_commit(name, operations, commit_message="Checkpoint quantized by whet")
     return str(url)
 
 
-def _read_finished(folder: Path) -> CheckpointRecord:
-    record = read_record(folder)
-    if record is None:
-        raise CheckpointError(
-            f"{folder} is not a finished whet checkpoint",
-            fix="give the folder that whet quantize wrote",
-        )
-    if changed := record.changed_files(folder):
-        raise CheckpointError(
-            f"{folder} changed since it was quantized ({', '.join(changed)})",
-            fix="quantize again and push that",
-        )
-    return record
-
-
-def _require_fit(api: HfApi, name: str, files: set[str], *, public: bool) -> set[str]:
-    """Return the files of the repository.
-
-    ``UsageError`` for an existing public repository without ``public``, and for one that holds the
-    weights of another checkpoint.
-    """
-    info = api.model_info(name)
+def _require_fit(info: Any, names: list[str], *, public: bool) -> set[str]:
+    """Return the repository's files; refuse a public one, and weights of another checkpoint."""
     if not public and not info.private:
         raise UsageError(
-            f"{name} exists already and is public", fix="add --public, or choose another name"
+            f"{info.id} exists already and is public", fix="add --public, or choose another name"
         )
-    names = {sibling.rfilename for sibling in info.siblings or ()}
-    foreign = sorted(path for path in names - files if path.endswith(_WEIGHTS))
-    if foreign:
+    existing = {sibling.rfilename for sibling in info.siblings or ()}
+    for foreign in sorted(each for each in existing - {*names} if each.endswith(_WEIGHTS)):
         raise UsageError(
-            f"{name} holds weights of another checkpoint ({foreign[0]}), and an engine would load "
-            "both",
+            f"{info.id} holds weights of another checkpoint ({foreign}), and engines load both",
             fix="delete them on the hub, or choose another name",
         )
-    return names
+    return existing
 
 
 def _public_record(record: CheckpointRecord, name: str) -> CheckpointRecord:
@@ -137,68 +105,46 @@ def _public_record(record: CheckpointRecord, name: str) -> CheckpointRecord:
     return replace(record, quantized=shown)
 
 
-def _source(base: str | None) -> tuple[str | None, dict[str, str]]:
-    """Return the hub id of the source model and its licence, as far as they are known."""
-    if base is None:
-        return None, {}
-    local = Path(base).expanduser()
-    try:
-        metadata = _read_card(local / CARD if local.exists() else base)[1]
-    except hub_failures():  # the upload goes on without a licence on the card
-        metadata = {}
-    licence = {key: metadata[key] for key in _LICENSE_KEYS if isinstance(metadata.get(key), str)}
-    return None if local.exists() else base, licence
+def _card(done: QuantizedCheckpoint, base: str | None) -> str:
+    """Return the card: base model and licence, and the record's plain fields."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    data: dict[str, Any] = {"tags": ["whet", done.scheme.lower(), done.method]}
+    if base is not None:
+        local = Path(base).expanduser()
+        if not local.exists():
+            data |= {"base_model": base, "base_model_relation": "quantized"}
+        with suppress(*hub.hub_failures()):  # the upload goes on without a licence on the card
+            stated = _read_card(local / CARD if local.exists() else base).data.to_dict()
+            data |= {key: stated[key] for key in _LICENSE_KEYS if isinstance(stated.get(key), str)}
+    fields = {**encode(done), **encode(done.calibration or {})}.items()
+    shown = (item for item in fields if isinstance(item[1], str | int | float))
+    text = "\n".join(f"- {safe(key)}: {safe(str(value))}" for key, value in shown)
+    return str(ModelCard(f"---\n{ModelCardData(**data).to_yaml()}\n---\n\n{MARK}\n\n{text}\n"))
 
 
-def _read_card(source: str | Path) -> tuple[str, dict[str, Any]]:
-    """Return the text and the metadata of a card: a file, or a repository's."""
+def _read_card(source: str | Path) -> Any:
     from huggingface_hub import ModelCard
 
-    card = ModelCard.load(source, ignore_metadata_errors=True)
-    return card.content, card.data.to_dict()
-
-
-def _upload(api: HfApi, name: str, files: Mapping[str, Path | str], observer: Observer) -> None:
-    """Upload the files one by one, then the commit that shows them all."""
-    from huggingface_hub import CommitOperationAdd
-
-    contents = {
-        path: content.encode("utf-8", "replace") if isinstance(content, str) else content
-        for path, content in files.items()
-    }
-    operations = [CommitOperationAdd(path, content) for path, content in contents.items()]
-    for number, operation in enumerate(operations):
-        observer.progress("files", number, len(operations))
-        api.preupload_lfs_files(name, [operation], free_memory=False)
-    api.create_commit(name, operations, commit_message="Checkpoint quantized by whet")
-    observer.progress("files", len(operations), len(operations))
+    return ModelCard.load(source, ignore_metadata_errors=True)
 
 
 @contextmanager
 def _upload_errors(repo: str) -> Iterator[None]:
     """Translate a failure of the hub, whose library draws and logs nothing meanwhile."""
-    silence()
+    hub.silence()
     try:
         yield
-    except hub_failures() as error:
-        raise _translated(repo, error) from error
-
-
-def _translated(repo: str, error: Exception) -> WhetError:
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    status, reason = http_status(error), first_line(error)
-    if isinstance(error, OfflineModeIsEnabled):
-        return UsageError("HF_HUB_OFFLINE is set, so nothing can be uploaded", fix="unset it")
-    if status in _REFUSALS:
-        return UsageError(_REFUSALS[status].format(repo=repo))
-    if not is_temporary(error):
-        return UsageError(
-            f"the hub refused the upload to {repo} ({reason})", fix="correct that and push again"
-        )
-    return WhetError(
-        f"the upload to {repo} failed ({reason})",
-        fix="check the network and HF_ENDPOINT, try "
-        "HF_HUB_DISABLE_XET=1, and push again later: the checkpoint is not deleted, and uploaded "
-        "files are not sent twice",
-    )
+    except hub.hub_failures() as error:
+        status, reason = hub.http_status(error), hub.first_line(error)
+        if status in _REFUSALS:
+            cause, fix = _REFUSALS[status]
+            raise UsageError(cause.format(repo=repo), fix=fix) from error
+        if not hub.is_temporary(error):
+            cause = f"the hub refused the upload to {repo} ({reason})"
+            raise UsageError(cause, fix="correct that and push again") from error
+        raise WhetError(
+            f"the upload to {repo} failed ({reason})",
+            fix="check the network and HF_ENDPOINT, and push again: what was uploaded is not sent "
+            "twice",
+        ) from error

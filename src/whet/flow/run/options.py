@@ -119,5 +119,3 @@ class CheckOptions:
     """Check for another GPU, such as L4 or "2x H100 SXM". Default: this machine."""
     vllm: str | None = None
     """vLLM version to assume with --device. Default: the installed one, else the newest known."""
-    strict: bool = False
-    """Exit with code 2 if there is a warning."""

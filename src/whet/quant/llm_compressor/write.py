@@ -11,12 +11,13 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from whet.checkpoint import read_facts
 from whet.checkpoint.files import read_json
-from whet.core.errors import CheckpointError, QuantizationError
+from whet.core.errors import CheckpointError, QuantizationError, UsageError
 from whet.core.protocols import Progress
 from whet.core.records.model import ModelFacts
 from whet.core.records.quant import Phase, QuantizedCheckpoint
@@ -32,9 +33,16 @@ from whet.quant.checkpoint_record import (
     write_config,
     write_record,
 )
-from whet.quant.llm_compressor.environment import LlmCompressor
 from whet.quant.suitability import inputs_needed
 
+VARIABLE: Final = "WHET_LLM_COMPRESSOR"
+_LEAST: Final = (0, 14)
+_MAKE: Final = (
+    "python3 -m venv llmc && llmc/bin/pip install llmcompressor==0.14.0 && "
+    f"export {VARIABLE}=$PWD/llmc/bin/python"
+)
+_ASK: Final = "from importlib import metadata; print(metadata.version('llmcompressor'))"
+_LIMIT_S: Final = 60.0
 _SCRIPT: Final = Path(__file__).with_name("job.py")
 _IGNORE: Final = (
     "re:.*lm_head",
@@ -47,6 +55,53 @@ _LAYERS: Final = re.compile(r"\((\d+)/(\d+)\): ")
 _ANSWER: Final = "result.json"
 _TICK_S: Final = 0.2
 _TAIL_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LlmCompressor:
+    """A Python that has llm-compressor, and the version."""
+
+    python: Path
+    version: str
+
+    @property
+    def title(self) -> str:
+        """``llm-compressor 0.14.0``."""
+        return f"llm-compressor {self.version}"
+
+
+def find_llm_compressor() -> LlmCompressor:
+    """The environment that ``WHET_LLM_COMPRESSOR`` names; ``UsageError`` with what makes one."""
+    python = Path(os.environ.get(VARIABLE) or "")
+    if not os.environ.get(VARIABLE):
+        raise UsageError(
+            f"llm-compressor runs in an environment of its own, and {VARIABLE} does not name the "
+            "Python of one",
+            fix=_MAKE,
+        )
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", _ASK],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        version = done.stdout.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = getattr(error, "strerror", None) or "it does not answer"
+        raise UsageError(
+            f"{VARIABLE} names {python}, which cannot be started ({reason})", fix=_MAKE
+        ) from error
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None or (int(match[1]), int(match[2])) < _LEAST:
+        raise UsageError(
+            f"{python}, which {VARIABLE} names, has llm-compressor {version or '(none)'}, and 0.14 "
+            "or later is needed",
+            fix=_MAKE,
+        )
+    return LlmCompressor(python=python.absolute(), version=version)
 
 
 def write_checkpoint(

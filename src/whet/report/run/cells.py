@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from whet.core.format import number, percent, plural
+from whet.core.format import percent, plural
 from whet.core.load import Load
 from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.metrics import metrics_in
-from whet.metrics.latency_anomalies import latency_anomalies
 from whet.metrics.metric import Metric
 from whet.report.document import (
     Bullets,
@@ -126,7 +125,6 @@ def _notes(run: Run) -> Iterator[str]:
     elif kinds:
         yield "Memory is device memory of the server's process tree under load."
     yield _warmup_words(run)
-    yield from _anomalies(run)
 
 
 def _failures(run: Run) -> Iterator[str]:
@@ -141,18 +139,3 @@ def _warmup_words(run: Run) -> str:
     words = plural(counts[-1], "warm-up request")
     many = f"{counts[0]} to {words}" if len(counts) > 1 else words
     return f"{many} before each cell, left out of every figure."
-
-
-def _anomalies(run: Run) -> Iterator[str]:
-    """Cells whose gaps between tokens are longer than those of a larger batch."""
-    variants = [engine.variant for engine in run.engines.values()]
-    cells = [
-        f"{item.variant} at {item.load} ({number(item.gap_ms)} ms between tokens, "
-        f"{number(item.fuller_gap_ms)} at {item.fuller})"
-        for item in latency_anomalies(run.cells, variants)
-    ]
-    if cells:
-        yield (
-            f"Held up by something else: {'; '.join(cells)}. More requests in flight hardly ever "
-            "shorten a step, so measure these again."
-        )

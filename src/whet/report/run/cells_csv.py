@@ -56,6 +56,12 @@ _CIRCUMSTANCES: Final = (
 )
 
 
+_OF_CELL: Final = (
+    *("expected_hit_rate", "status", "memory_kind", "trials", "starts", "requests", "errors"),
+    *("warmup_excluded", "window_s", "failure"),
+)
+
+
 def csv_columns() -> tuple[str, ...]:
     """Return every column of ``results.csv``; new ones are added at the end only."""
     blocks = [[each for each in METRICS.values() if each.block == at] for at in range(APPENDED + 1)]
@@ -128,20 +134,11 @@ def csv_records(run: Run) -> Iterator[dict[str, Value]]:
 
 
 def _cell_values(cell: CellSummary) -> dict[str, Value]:
-    values: dict[str, Value] = {
+    values: dict[str, Value] = {name: getattr(cell, name) for name in _OF_CELL}
+    values |= {
         "config": cell.variant,
         "batch_size": cell.load.concurrency,
         "rate_rps": cell.load.rate_rps,
-        "expected_hit_rate": cell.expected_hit_rate,
-        "status": cell.status,
-        "memory_kind": cell.memory_kind,
-        "trials": cell.trials,
-        "starts": cell.starts,
-        "requests": cell.requests,
-        "errors": cell.errors,
-        "warmup_excluded": cell.warmup_excluded,
-        "window_s": cell.window_s,
-        "failure": cell.failure,
     }
     for metric in METRICS.values():
         values |= _fields(_columns(metric), cell.figures.get(metric.name))

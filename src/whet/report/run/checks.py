@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import Final
 
-from whet.core.format import number, percent, plural
+from whet.core.format import number, percent
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import (
     GreedyParity,
@@ -33,10 +32,6 @@ from whet.report.run.quality import (
 from whet.report.text import millinats, shown
 
 ORDER = 92
-_NAMED: Final = 8
-"""Differences named one by one; the rest are counted."""
-
-
 _Line = tuple[Sequence[object], Sequence[str]]
 """The cells of one line, and sentences below the table."""
 
@@ -83,10 +78,8 @@ def _same_weights(records: Sequence[QualityRecord]) -> list[Node]:
     )
     return _nodes(
         "Same weights",
-        "Speculation, caching and batching change the order of additions and nothing "
-        "else. The first variant of some weights is measured twice, which shows how much that is; "
-        "another variant of the same weights that is much further away has a fault in a layer, a "
-        "scale or a kernel.",
+        "Variants of the same weights differ by the order of additions, which the first one’s "
+        "repeat shows; one that is much further away has a fault.",
         ["config", "compared with", *figure_columns(*heads)],
         [
             _same_weights_line(record, by_name.get(record.twin))
@@ -124,11 +117,9 @@ def _lossless(records: Iterable[QualityRecord]) -> list[Node]:
     )
     return _nodes(
         "Speculation against the plain server",
-        "Greedy continuations that equal the plain server’s to the end, and how many of "
-        "its own repeat do; the share of tokens before the first difference; by how much the plain "
-        "server’s token led there (near 0 is a tie that rounding decides); a two-sample test of "
-        "sampled text; and the share of this check’s own drafted tokens that were accepted (not "
-        "the acceptance under load, which the table of all cells has in tokens per step).",
+        "Greedy continuations that equal the plain server’s, and those of its own repeat; the "
+        "share of tokens before the first difference, and by how much the plain server’s token led "
+        "there (near 0 is a tie); a test of sampled text; and this check’s own accepted drafts.",
         ["config", "verdict", *figure_columns(*heads)],
         [
             _lossless_line(record.variant, record.lossless)
@@ -140,9 +131,6 @@ def _lossless(records: Iterable[QualityRecord]) -> list[Node]:
 
 def _lossless_line(variant: str, check: LosslessCheck) -> _Line:
     sampled, accepted = check.sampling, check.acceptance_rate
-    notes = list(check.reasons)
-    if check.parity is not None:
-        notes += _divergences(check.parity)
     cells = (
         variant,
         verdict_cell(check.verdict),
@@ -150,7 +138,7 @@ def _lossless_line(variant: str, check: LosslessCheck) -> _Line:
         None if sampled is None else number(sampled.p_value),
         None if accepted is None else percent(accepted),
     )
-    return cells, notes
+    return cells, check.reasons
 
 
 def _parity_figures(parity: GreedyParity | None) -> tuple[object, ...]:
@@ -165,22 +153,6 @@ def _parity_figures(parity: GreedyParity | None) -> tuple[object, ...]:
         _figure(median(margins) if margins else None),
         _figure(max(margins, default=None)),
     )
-
-
-def _divergences(parity: GreedyParity) -> list[str]:
-    """Where continuations left the plain server's, the widest margins first."""
-    apart = [each for each in parity.divergences if each.at is not None]
-    apart.sort(key=lambda each: float("inf") if each.margin is None else -each.margin)
-    if not apart:
-        return []
-    words = [
-        f"{each.id} after {plural(each.at or 0, 'token')} of {each.tokens:,} "
-        f"({'margin not known' if each.margin is None else f'{number(each.margin)} nats'})"
-        for each in apart[:_NAMED]
-    ]
-    if len(apart) > _NAMED:
-        words.append(f"and {len(apart) - _NAMED:,} more")
-    return [f"first differences: {', '.join(words)}"]
 
 
 def _identity(records: Iterable[QualityRecord]) -> list[Node]:

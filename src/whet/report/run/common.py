@@ -19,7 +19,7 @@ from whet.report.text import ONE_START, shown
 UNPROVED: Final = ("contradicted", "unproved")
 """Outcomes with which a cell does not count."""
 _MANY: Final = 12
-"""Variants that charts can name; of more, those that lead somewhere."""
+"""Variants that charts can name; of more, the first half and those in the matrix."""
 
 
 def load_title(points: Iterable[Load]) -> str:
@@ -29,21 +29,11 @@ def load_title(points: Iterable[Load]) -> str:
 
 def looks_of(run: Run) -> dict[str, Look]:
     """Each variant's look in every chart of this run."""
-    names = None if len(run.variants) <= _MANY else _leaders(run)
+    names = None
+    if len(run.variants) > _MANY:
+        entries = run.decision.matrix if run.decision else ()
+        names = [*run.variants[: _MANY // 2], *(each.variant for each in entries if each.variant)]
     return looks(run.variants, run.baseline, names)
-
-
-def _leaders(run: Run) -> frozenset[str]:
-    """Variants in the matrix, on the front, or the fastest at a concurrency."""
-    leaders = {
-        max(cells, key=lambda cell: cell.tps_mean.value if cell.tps_mean else 0.0).variant
-        for size in run.loads
-        if (cells := [c for c in run.cells if c.load == size and c.status == "complete"])
-    }
-    if run.decision is not None:
-        leaders |= {entry.variant for entry in run.decision.matrix if entry.variant is not None}
-        leaders |= {name for name, _ in run.decision.pareto}
-    return frozenset(leaders)
 
 
 def legend_of(run: Run) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from whet.core.records.decision import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
 from whet.report.run.common import certainty, headline, is_win
-from whet.report.run.cost_latency import cost_charts
+from whet.report.run.load import cost_charts
 from whet.report.text import Shown, shown
 
 ORDER = 10
@@ -86,9 +86,6 @@ def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fac
     if chosen.saving is not None and chosen.saving.value > 0:
         note = f"{chosen.reference}, {certainty(chosen)}"
         yield Fact(name="Cheaper than the default", value=shown(chosen.saving, unit="%"), note=note)
-    if chosen.baseline_saving is not None:
-        saved, note = shown(chosen.baseline_saving, unit="%"), f"{decision.baseline}, first starts"
-        yield Fact(name="Cheaper than the baseline", value=saved, note=note)
     cost = shown(chosen.cost_per_1m_tokens, unit="$")
     yield Fact(name="Cost per 1M tokens", value=cost)
     target = f"target {chosen.ttft_target_ms:g}"

@@ -18,9 +18,8 @@ from whet.report.document import (
 ORDER = 95
 _WORDS = (
     "Every timed answer up to its first end token: empty, one mark without end, unreadable, or in "
-    "a loop. Answers to one prompt are one unit. A variant fails where its share, averaged over "
-    "prompts, is above the baseline’s by a point or more and significantly (p below 0.005 after "
-    "Holm’s correction for the variants), or where nearly all of its answers say nothing."
+    "a loop. A variant fails where its share is significantly above the baseline’s, or where "
+    "nearly all of its answers say nothing."
 )
 
 

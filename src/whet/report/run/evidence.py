@@ -9,14 +9,12 @@ from whet.core.format import plural
 from whet.core.records.evidence import Verdict
 from whet.core.run import Run
 from whet.report.document import (
-    Cell,
     Code,
     Folded,
     Node,
     Paragraph,
     Section,
     Table,
-    Tone,
     table,
     text_cell,
     verdict_cell,
@@ -34,7 +32,7 @@ def build(run: Run) -> Section | None:
         f"{proved} of {plural(len(run.verdicts), 'claim')} proved. A cell whose claim is not "
         "proved cannot be recommended, unless the spec accepts it by name."
     )
-    nodes: list[Node] = [Paragraph(text=words), _summary(run)]
+    nodes: list[Node] = [Paragraph(text=words)]
     groups = _groups(run)
     for title, wanted in (("Not proved", False), ("Proved", True)):
         rows = [group for group in groups if (group[0].outcome == "proved") == wanted]
@@ -43,31 +41,6 @@ def build(run: Run) -> Section | None:
             nodes.append(Folded(summary=title, nodes=[made, *_sources(rows)]) if wanted else made)
             nodes += [] if wanted else _sources(rows)
     return Section(id="evidence", title="Evidence", group="Evidence", nodes=nodes)
-
-
-def _summary(run: Run) -> Table:
-    """A row a kind of claim, a column a variant: how many of its claims are proved."""
-    own: dict[tuple[str, str], list[Verdict]] = {}
-    for verdict in run.verdicts:
-        own.setdefault((verdict.variant, verdict.claim.kind), []).append(verdict)
-    names = [name for name in run.variants if name in {variant for variant, _ in own}]
-    kinds = dict.fromkeys(kind for _, kind in own)
-    return table(
-        "Claims proved",
-        ["claim", *names],
-        [
-            [kind.replace("_", " "), *(_proved(own.get((name, kind), [])) for name in names)]
-            for kind in kinds
-        ],
-    )
-
-
-def _proved(verdicts: list[Verdict]) -> Cell:
-    if not verdicts:
-        return text_cell(None)
-    proved = sum(verdict.outcome == "proved" for verdict in verdicts)
-    tone: Tone = "good" if proved == len(verdicts) else "bad"
-    return text_cell(f"{'✓' if tone == 'good' else '✗'} {proved} of {len(verdicts)}", tone=tone)
 
 
 def _groups(run: Run) -> list[list[Verdict]]:

@@ -1,4 +1,4 @@
-"""TTFT, throughput and cost against the concurrency."""
+"""The charts: TTFT, throughput and cost by load, and cost against TTFT."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.report.charts.plots import Axis, Line, Scale, plot
-from whet.report.document import Chart, Section
+from whet.report.document import Chart, Node, Section
 from whet.report.run.common import legend_of, looks_of, point, target_words
 from whet.report.text import shown
 
@@ -59,3 +59,40 @@ def _charts(run: Run) -> Iterator[Chart]:
             ),
             legend=legend_of(run),
         )
+
+
+def cost_charts(run: Run) -> Iterator[Node]:
+    """One mark a cell; excluded ones are crossed, the recommended one is ringed."""
+    points = [
+        point(
+            run,
+            cell,
+            cell.ttft_p95_ms.value,
+            cell.cost_per_1m_tokens,
+            f"{shown(cell.cost_per_1m_tokens, unit='$').text} per 1M tokens, TTFT p95 "
+            f"{shown(cell.ttft_p95_ms).marked} ms",
+        )
+        for cell in run.cells
+        if cell.status == "complete" and cell.cost_per_1m_tokens and cell.ttft_p95_ms
+    ]
+    if not points:
+        return
+    targets = run.spec.objective.ttft_ms if run.spec else ()
+    longest = max(each.x for each in points if isinstance(each.x, float))
+    yield Chart(
+        name="cost-latency",
+        title="Cost against time to first token",
+        description="A mark is a load. Cross: excluded. Ring: recommended. Dashed: target.",
+        picture=plot(
+            points,
+            looks_of(run),
+            x=Axis(title="TTFT p95, ms", scale="log"),
+            y=Axis(title="USD per 1M output tokens", scale="log", form="$~r"),
+            lines=[
+                Line(x=t, label=target_words(t).removeprefix("TTFT < "))
+                for t in targets
+                if t <= 2 * longest
+            ],
+        ),
+        legend=legend_of(run),
+    )

@@ -32,12 +32,8 @@ def matrix_section(
         title="Decision matrix",
         group="Decision",
         nodes=nodes,
-        on_console=len({_outcome(entry) for entry in decision.matrix}) > 1,
+        on_console=len({(e.tier, e.variant, e.load, e.outcome) for e in decision.matrix}) > 1,
     )
-
-
-def _outcome(entry: MatrixEntry | None) -> tuple[object, ...]:
-    return () if entry is None else (entry.tier, entry.variant, entry.load, entry.outcome)
 
 
 def _tables(decision: Decision, predicted: Mapping[str, PredictedVariant]) -> Iterator[Table]:
@@ -45,28 +41,16 @@ def _tables(decision: Decision, predicted: Mapping[str, PredictedVariant]) -> It
     for tier in dict.fromkeys(entry.tier for entry in decision.matrix):
         own = [entry for entry in decision.matrix if entry.tier == tier]
         targets = sorted({entry.ttft_target_ms for entry in own})
-        alike: dict[tuple[object, ...], list[float]] = {}  # tolerances with equal columns
-        for t in sorted({entry.quality_tolerance for entry in own}):
-            column = tuple(_outcome(entries.get((tier, target, t))) for target in targets)
-            alike.setdefault(column, []).append(t)
-        shown_at = [_shown_tolerance(limits, decision) for limits in alike.values()]
-        heads = [", ".join(map(tolerance_words, limits)) for limits in alike.values()]
+        tolerances = sorted({entry.quality_tolerance for entry in own})
         rows = [
-            [_entry(entries.get((tier, target, t)), decision, predicted) for t in shown_at]
+            [
+                target_words(target),
+                *(_entry(entries.get((tier, target, t)), decision, predicted) for t in tolerances),
+            ]
             for target in targets
         ]
-        yield table(
-            f"Cheapest variant that qualifies on {tier}",
-            ["your objective", *heads],
-            ([target_words(t), *cells] for t, cells in zip(targets, rows, strict=True)),
-        )
-
-
-def _shown_tolerance(limits: list[float], decision: Decision) -> float:
-    """Which of some equal columns is shown: the recommended one, where it is among them."""
-    chosen = decision.recommendation
-    here = chosen is not None and chosen.quality_tolerance in limits
-    return chosen.quality_tolerance if chosen is not None and here else limits[0]
+        heads = ["your objective", *map(tolerance_words, tolerances)]
+        yield table(f"Cheapest variant that qualifies on {tier}", heads, rows)
 
 
 def _entry(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from whet.core.format import number, percent, points
+from whet.core.format import number, points
 from whet.core.records.engine import UNQUANTIZED
 from whet.core.records.quality import QualityRecord, TaskExample, TaskScore
 from whet.core.records.quality_checks import ServerDistances
@@ -30,6 +30,10 @@ from whet.report.document import (
 from whet.report.text import DASH, EMPTY, Shown, millinats, shown
 
 ORDER = 90
+_DISTANCE_NOTE = (
+    "KL(baseline ‖ variant) over the likeliest tokens of a position and one bucket for all others: "
+    "a lower bound. Flips: positions whose likeliest token differs."
+)
 _DISTANCES = (("KL", "millinats"), ("KL p99", "millinats"), ("flips", "of positions"))
 
 
@@ -50,8 +54,8 @@ def build(run: Run) -> Section | None:
 def quality_nodes(records: Sequence[QualityRecord]) -> list[Node]:
     """Likelihoods and verdicts, the reasons of these, and tasks."""
     nodes: list[Node] = [_likelihoods(records)]
-    if note := _distance_note(records):
-        nodes.append(Paragraph(text=note, tone="muted"))
+    if any(each.distances is not None for each in records):
+        nodes.append(Paragraph(text=_DISTANCE_NOTE, tone="muted"))
     reasons = merge_duplicates((each.variant, each.reason) for each in records if each.reason)
     if reasons:
         nodes.append(Bullets(items=[f"{names}: {words}" for names, words in reasons]))
@@ -108,20 +112,6 @@ def _likelihood(
     yield figure_cell(None if own else record.perplexity_ratio, unit="+%")
     yield from distance_figures(record.distances) if distances else ()
     yield from (verdict_cell("baseline" if own else verdicts.get(each)) for each in tolerances)
-
-
-def _distance_note(records: Sequence[QualityRecord]) -> str:
-    """Which tokens the divergence is over; empty where none was measured."""
-    distances = [each.distances for each in records if each.distances is not None]
-    if not distances:
-        return ""
-    most, least = max(d.top_k for d in distances), min(d.covered for d in distances)
-    return (
-        f"KL(baseline ‖ variant) over at most {most} likeliest tokens a position and one bucket "
-        "for all others: never more than over the whole vocabulary. "
-        f"The tokens compared hold {percent(least)} of the baseline’s probability or more. "
-        "Flips: positions whose likeliest token differs."
-    )
 
 
 def task_table(sides: Mapping[str, Sequence[TaskScore]]) -> Table:

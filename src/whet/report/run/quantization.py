@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from whet.core.format import number, percent, plural
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration
-from whet.report.charts.palette import looks
-from whet.report.charts.units import errors_of, unit_charts
 from whet.report.document import (
     Folded,
     Heading,
@@ -24,7 +21,6 @@ from whet.report.document import (
 from whet.report.text import short_path
 
 ORDER = 100
-_ROUNDING: Final = "round to nearest"
 
 
 def build(run: Run) -> Section | None:
@@ -52,12 +48,6 @@ def _recipe(run: Run, name: str, done: QuantizedCheckpoint) -> Iterator[Node]:
             tone="muted",
         )
     if done.units:
-        lines = {
-            _ROUNDING: errors_of(done.units, lambda unit: unit.rtn_error),
-            done.method: errors_of(done.units, lambda unit: unit.error),
-        }
-        charts = list(unit_charts(lines, looks(list(lines), _ROUNDING), prefix=name))
-        yield Folded(summary="Output error by layer", nodes=charts)
         yield Folded(summary=f"Every unit ({len(done.units)})", nodes=[_units(done)])
 
 

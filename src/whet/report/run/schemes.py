@@ -11,7 +11,6 @@ from whet.core.format import percent
 from whet.core.load import Load
 from whet.core.records.engine import Variant
 from whet.core.records.quality import QualityRecord
-from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration
 from whet.report.document import (
@@ -31,10 +30,9 @@ ORDER = 26
 _FEW: Final = 2
 """Schemes that most runs have; only more of them are a comparison for the console."""
 _NOTE: Final = (
-    "Variants that differ in nothing but their weights. Bits per weight are those of the decoder's "
-    "linear layers, with scales. The memory is the highest of all loads, with the KV cache that "
-    "the engine reserves. KL and flips are explained under Quality; tasks are right answers, with "
-    "those lost and gained against the baseline. Work that recipes shared counts for each."
+    "Variants that differ in nothing but their weights. Bits are those of the decoder's linear "
+    "layers, with scales; memory is the highest of all loads; Quality explains KL; tasks are right "
+    "answers, with those lost and gained. Work that recipes shared counts for each."
 )
 
 
@@ -71,11 +69,8 @@ def _columns(run: Run) -> list[Column]:
         Column(name="memory", unit="GB", figure=True, drop=4),
         Column(name="perplexity", unit="change", figure=True),
         Column(name="KL", unit="millinats", figure=True),
-        Column(name="KL p99", unit="millinats", figure=True, drop=8),
-        Column(name="flips", unit="of positions", figure=True, drop=1),
         Column(name="tasks", unit="right", figure=True),
         Column(name="time", unit="to quantize", figure=True, drop=5),
-        Column(name="kernel", drop=6),
     ]
 
 
@@ -117,8 +112,6 @@ def _cells(run: Run, name: str) -> Iterator[Cell]:
     yield from _answers(run.quality.get(name))
     made = quantized_of(run, name)
     yield text_cell(human_duration(made.seconds) if made else None)
-    kernels = run.facts[name].weight_kernels if name in run.facts else ()
-    yield text_cell(", ".join(dict.fromkeys(_kernel(each) for each in kernels)))
 
 
 def _weights(run: Run, name: str) -> Iterator[Cell]:
@@ -138,13 +131,13 @@ def _speed(run: Run, name: str, load: Load) -> Cell:
 
 
 def _answers(quality: QualityRecord | None) -> Iterator[Cell]:
-    """Change of perplexity, KL, its percentile, flips and right answers."""
+    """Change of perplexity, KL and right answers."""
     if quality is None:
-        yield from [figure_cell(None)] * 5
+        yield from [figure_cell(None)] * 3
         return
     is_baseline = quality.variant == quality.baseline
     yield figure_cell(None if is_baseline else quality.perplexity_ratio, unit="+%")
-    yield from map(figure_cell, distance_figures(quality.distances))
+    yield figure_cell(distance_figures(quality.distances)[0])
     count = sum(task.n for task in quality.tasks)
     paired = [task for task in quality.tasks if task.p_value is not None]
     lost, gained = (sum(getattr(task, key) or 0 for task in paired) for key in ("lost", "gained"))
@@ -152,8 +145,3 @@ def _answers(quality: QualityRecord | None) -> Iterator[Cell]:
         percent(sum(task.right for task in quality.tasks) / count) if count else None,
         detail=flips_words(lost, gained) if paired else "",
     )
-
-
-def _kernel(line: str) -> str:
-    """Return ``Machete`` for ``MacheteLinearKernel for 224 layers``."""
-    return one_line(line).split(" ")[0].replace("LinearKernel", "")

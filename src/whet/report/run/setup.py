@@ -1,57 +1,32 @@
-"""Serve lines, engines, workload, models, environment: what another person needs to repeat it."""
+"""Serve lines, models, environment: what another person needs to repeat it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from whet.core.format import number, percent, plural
+from whet.core.format import number, plural
 from whet.core.quote import shell_word
-from whet.core.records.model import ModelFacts
 from whet.core.run import Run
-from whet.core.units import human_bytes, human_duration
+from whet.core.units import human_bytes
 from whet.report.document import (
     Bullets,
     Code,
-    Column,
     Folded,
     Heading,
     Node,
     Paragraph,
     Section,
-    figure_columns,
-    table,
 )
 from whet.report.text import short_path
 
 ORDER = 110
-_WORKLOAD = (
-    "batch and trial",
-    "requests",
-    "shared prefix",
-    "long system prompt",
-    "prefixes",
-    "input tokens",
-    "output tokens",
-    "expected hits",
-    "sha256",
-)
-_MODELS = (
-    "",
-    "architecture",
-    "parameters",
-    "layers",
-    "hidden",
-    "heads / KV",
-    "stored",
-    "weights sha256",
-    "from",
-)
 
 
 def build(run: Run) -> Section:
     """Everything that is not a result."""
-    nodes: list[Node] = [*_serve_lines(run), *_engines(run), *_workload(run), *_models(run)]
+    nodes: list[Node] = list(_serve_lines(run))
+    if run.models:
+        nodes += [Heading(text="Models"), Bullets(items=list(_models(run)))]
     if run.environment is not None:
         nodes += [Heading(text="Environment"), Bullets(items=list(_environment(run)))]
     return Section(id="setup", title="Set-up", group="Set-up", nodes=nodes)
@@ -72,80 +47,16 @@ def _serve_lines(run: Run) -> Iterator[Node]:
             yield Folded(summary=f"Serve line of {name}{excluded}", nodes=[line], is_open=True)
 
 
-def _engines(run: Run) -> Iterator[Node]:
-    for name in run.variants:
-        facts, words = run.facts.get(name), list(_engine_words(run, name))
-        if words:
-            notices = [Code(text="\n".join(facts.notices))] if facts and facts.notices else []
-            nodes: list[Node] = [Bullets(items=words), *notices]
-            yield Folded(summary=f"{name} at start", nodes=nodes)
-
-
-def _engine_words(run: Run, name: str) -> Iterator[str]:
-    facts, start, engine = run.facts.get(name), run.starts.get(name), run.engines.get(name)
-    if engine is not None:
-        scheme, weights = engine.variant.scheme, engine.variant.weights_label
-        yield f"engine: {engine.engine} {engine.engine_version} on {engine.device}"
-        yield f"weights: {weights if scheme in weights else f'{scheme} ({weights})'}"
-    if facts is not None:
-        yield f"weight kernels: {', '.join(facts.weight_kernels) or 'not reported'}"
-        yield f"attention: {facts.attention_backend or 'not reported'}"
-        if facts.kv_cache_tokens:
-            yield f"KV cache: {number(facts.kv_cache_tokens)} tokens"
-    if start is not None:
-        yield f"ready after {human_duration(start.ready_s)}"
-        if start.nice:
-            yield f"ran at nice {start.nice}, so other processes go before it"
-
-
-def _workload(run: Run) -> Iterator[Node]:
-    if not run.workloads:
-        return
-    rows = [
-        (
-            key,
-            f"{facts.requests:,}",
-            percent(facts.shared_prefix_share),
-            percent(facts.long_system_share),
-            facts.shared_prefixes,
-            f"{facts.input_tokens_mean:,.0f}",
-            f"{facts.output_tokens_mean:,.0f}",
-            percent(facts.expected_hit_rate),
-            facts.sha256[:12],
+def _models(run: Run) -> Iterator[str]:
+    for role, facts in run.models.items():
+        source = short_path(facts.path, run.root)
+        if facts.hub_id is not None:
+            source = f"{facts.hub_id} at {facts.commit}"
+        yield (
+            f"{role}: {facts.architecture}, {number(facts.parameters)} parameters, "
+            f"{facts.stored.scheme} {facts.stored.dtype}, sha256 {facts.weights_sha256[:12]}, "
+            f"from {source}"
         )
-        for key, facts in run.workloads.items()
-    ]
-    made = table("Workload", [_WORKLOAD[0], *figure_columns(*_WORKLOAD[1:])], rows)
-    yield Folded(summary=f"Workload ({len(rows)})", nodes=[made])
-
-
-def _models(run: Run) -> Iterator[Node]:
-    if not run.models:
-        return
-    rows = [
-        (
-            role,
-            facts.architecture,
-            number(facts.parameters),
-            facts.layers,
-            facts.hidden_size,
-            f"{facts.heads} / {facts.kv_heads}",
-            f"{facts.stored.scheme} {facts.stored.dtype}",
-            facts.weights_sha256[:12],
-            _source(facts, run.root),
-        )
-        for role, facts in run.models.items()
-    ]
-    yield Heading(text="Models")
-    columns = [Column(name=n, figure=n in ("parameters", "layers")) for n in _MODELS]
-    yield table("Models", columns, rows)
-
-
-def _source(facts: ModelFacts, root: Path) -> str:
-    """The hub id and its commit, or the folder."""
-    if facts.hub_id is None:
-        return short_path(facts.path, root)
-    return f"{facts.hub_id} at {facts.commit}"
 
 
 def _environment(run: Run) -> Iterator[str]:
@@ -159,3 +70,6 @@ def _environment(run: Run) -> Iterator[str]:
     yield f"packages: {', '.join(f'{name} {version}' for name, version in env.packages)}"
     if env.git_commit:
         yield f"commit: {env.git_commit}"
+    for name, start in run.starts.items():
+        if start.nice:
+            yield f"{name} ran at nice {start.nice}, so other processes go before it"

@@ -9,12 +9,9 @@ from whet.core.records.speculation_map import SpeculationMap, SpeculationPoint
 from whet.core.records.summary import Estimate
 from whet.core.redact import one_line
 from whet.core.run import Run
-from whet.report.charts.palette import looks
-from whet.report.charts.plots import Axis, Line, Point, plot
 from whet.report.document import (
     Bullets,
     Cell,
-    Chart,
     Column,
     Node,
     Section,
@@ -22,7 +19,7 @@ from whet.report.document import (
     table,
     text_cell,
 )
-from whet.report.text import ONE_START, shown
+from whet.report.text import ONE_START
 
 ORDER = 25
 _HEADS: Final = (
@@ -45,7 +42,7 @@ def map_section(result: SpeculationMap) -> Section:
         [Column(name=name, figure=name not in (_HEADS[0], _HEADS[-1])) for name in _HEADS],
         map(_cells, points),
     )
-    nodes: list[Node] = [figures, *([_chart(points)] if points else [])]
+    nodes: list[Node] = [figures]
     if result.left_out:
         nodes.append(Bullets(items=[one_line(item) for item in result.left_out], tone="warn"))
     return Section(
@@ -84,35 +81,3 @@ def _verdict(change: Estimate) -> str:
     if change.low is None or change.high is None:
         return ONE_START
     return "pays" if change.low > 1 else "does not pay" if change.high < 1 else "undecided"
-
-
-def _chart(points: list[SpeculationPoint]) -> Chart:
-    names = [f"{point.plain}, K = {point.k} at {point.load}" for point in points]
-    styles = looks(names)
-    marks = [
-        Point(
-            series=name,
-            x=level.acceptance_length,
-            y=level.change.value,
-            low=level.change.low,
-            high=level.change.high,
-            label=f"{level.variant} at {point.load}: {shown(level.change).full}",
-            order=level.acceptance_length,
-            ringed=level is point.draft,
-        )
-        for name, point in zip(names, points, strict=True)
-        for level in point.levels
-    ]
-    return Chart(
-        name="speculation-map",
-        title="Speed by acceptance length",
-        description="Speculation pays above the line. Ringed: the draft as it is.",
-        picture=plot(
-            marks,
-            styles,
-            x=Axis(title="acceptance length (tokens per step)", form="~r"),
-            y=Axis(title="tokens per second over plain", form="~r"),
-            lines=[Line(y=1.0, label="break-even")],
-        ),
-        legend=[(name, look.colour) for name, look in styles.items()],
-    )

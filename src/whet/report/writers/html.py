@@ -15,7 +15,6 @@ from whet.core.store import write_atomic
 from whet.report.charts.palette import variables
 from whet.report.charts.svg import style_sheet, svg_of
 from whet.report.document import Chart, Document
-from whet.report.terms import TERMS
 
 _TEMPLATES: Final = Path(__file__).parent.parent / "templates"
 
@@ -43,7 +42,6 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         svg=_svg,
-        terms=TERMS,
         colour_variable=lambda colour: f"var(--{variables()[colour][0]})",
         kind_of=lambda node: type(node).__name__,
     )

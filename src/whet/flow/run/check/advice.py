@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from whet.core.format import percent
-from whet.core.load import Load
 from whet.core.provenance import Device
 from whet.core.records.engine import Variant
 from whet.core.spec import Spec
@@ -19,13 +17,11 @@ from whet.engines.machine import Machine
 from whet.flow.run.check.facts import GENERATED, Facts
 from whet.flow.run.check.resolve import Resolved
 from whet.flow.run.traffic.logged import gate_tokens
-from whet.load import Draw, build_workload, read_pool
-from whet.predict import Traffic, advise, far_beyond, fitting_length, longest_request
+from whet.load import read_pool
+from whet.predict import Traffic, advise, longest_request
 from whet.predict.hardware import CUDA, model_words
-from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS
 
-_DRAWN: Final = 200
 _REMEMBERED: Final = "suffix_decoding_max_cached_requests"
 _MANY_REPEATS: Final = 0.05
 _OFTEN: Final = 1.5
@@ -36,8 +32,6 @@ def advice_of(facts: Facts, resolved: Resolved, machine: Machine | None = None) 
     """Return a sentence for each thing, headed by the variants that it concerns.
 
     ``machine`` is the planned one, None for this machine. A server elsewhere has its flags already.
-    Drawing from the workload takes seconds, so it is done only where ``max_model_len`` is far
-    beyond what the spec itself bounds.
     """
     spec, target, device = facts.spec, facts.target, resolved.device
     pairs = [
@@ -48,7 +42,7 @@ def advice_of(facts: Facts, resolved: Resolved, machine: Machine | None = None) 
     if not pairs:
         return ()
     lengths = {variant.name: resolved.max_model_len(variant, facts) for _, variant in pairs}
-    traffic = _traffic(facts, max(lengths.values()))
+    traffic = _traffic(facts)
     by_sentence: dict[str, list[str]] = defaultdict(list)
     for item, variant in pairs:
         predicted = get_profile(item.engine).planned_engine is not None  # else its flags differ
@@ -83,9 +77,8 @@ def _window_advice(spec: Spec, max_model_len: int) -> Iterator[str]:
     needed = spec.quality.max_tokens + 1
     if spec.quality.protocol == "windows" and max_model_len < needed:
         yield (
-            f"max_model_len {max_model_len:,} has no room for a window of quality.max_tokens "
-            f"{spec.quality.max_tokens:,} and the one token that a server writes behind it: set it "
-            f"to {needed:,} or lower quality.max_tokens, or the gate cannot measure the perplexity"
+            f"max_model_len {max_model_len:,} has no room for a window of quality.max_tokens and "
+            f"one token: set it to {needed:,}, or lower quality.max_tokens"
         )
 
 
@@ -108,8 +101,7 @@ def _repeat_advice(facts: Facts, variant: Variant) -> Iterator[str]:
         repeats = log.sample.repeats
         if (variant.prefix_cache or suffix) and repeats >= _MANY_REPEATS:
             yield (
-                f"{percent(repeats)} of the log's requests equal an earlier one, from "
-                "which a prefix cache and suffix speculation profit: leave them out of the log if "
+                f"{percent(repeats)} of the log's requests equal an earlier one: leave them out if "
                 "they are tests or retries"
             )
         return
@@ -119,16 +111,14 @@ def _repeat_advice(facts: Facts, variant: Variant) -> Iterator[str]:
     requests = spec.load.trials * sum(spec.load.requests(size) for size in spec.load.points)
     if requests >= _OFTEN * turns:
         yield (
-            f"suffix speculation drafts from the answers that its server wrote before, and this "
-            f"run asks each of the {turns:,} built-in user turns {requests / turns:.1f} times: its "
-            "figures hold for traffic that repeats itself as much. Set options "
-            f"{{{_REMEMBERED}: 0}} to measure it without that, or set traffic: log.jsonl, your own "
-            "request log"
+            f"suffix speculation drafts from earlier answers, and this run asks each built-in user "
+            f"turn {requests / turns:.1f} times: set options {{{_REMEMBERED}: 0}}, or traffic: "
+            "log.jsonl, your own log"
         )
 
 
-def _traffic(facts: Facts, longest_server: int) -> Traffic:
-    """Return the lengths that the run will send: the log's, the spec's bounds, or drawn ones."""
+def _traffic(facts: Facts) -> Traffic:
+    """Return the lengths that the run will send: the log's, or the spec's bounds."""
     spec, log = facts.spec, facts.log
     bounds = Traffic(
         largest_batch=max(spec.load.concurrency),
@@ -138,32 +128,4 @@ def _traffic(facts: Facts, longest_server: int) -> Traffic:
     if log is not None:
         longest = max(log.longest, gate_tokens(spec.quality, log, facts.tokenizer))
         return replace(bounds, p99_tokens=log.p99, longest_tokens=longest)
-    least = fitting_length(replace(bounds, p99_tokens=1))
-    if least is None or not far_beyond(longest_server, least):
-        return bounds
-    return _drawn(facts, bounds)
-
-
-def _drawn(facts: Facts, bounds: Traffic) -> Traffic:
-    """Lengths as the run will draw them, and the longest of the quality stage."""
-    spec, texts, tokenizer = facts.spec, facts.texts, facts.tokenizer
-    draw = Draw(requests=_DRAWN, load=Load.at(bounds.largest_batch), trial=0, block_size=16)
-    requests = build_workload(
-        texts / GENERATED, tokenizer, spec.workload, draw=draw, variables=spec.model.variables
-    ).requests
-    lengths = sorted(len(each.prompt_token_ids) + each.max_tokens for each in requests)
-    quality = QualityPlan(
-        variant=spec.baseline,
-        tokenizer=tokenizer,
-        spec=spec.quality,
-        heldout=spec.quality.heldout or texts / "heldout.jsonl",
-        tasks=spec.quality.tasks or texts / "tasks.jsonl",
-        baseline=None,
-        tolerances=(),
-    )
-    known = bounds.longest_tokens or 0
-    return replace(
-        bounds,
-        p99_tokens=lengths[math.ceil(0.99 * len(lengths)) - 1],
-        longest_tokens=max(known, lengths[-1], tokens_needed(quality)),
-    )
+    return bounds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,11 +11,11 @@ from whet.checkpoint import checkpoint_doubts
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records.engine import ResolvedEngine
-from whet.core.spec import Spec, redacted_spec
+from whet.core.spec import EngineSpec, Spec, redacted_spec
 from whet.core.store import write_json
 from whet.data import write_inputs
 from whet.engines import get_engine, get_profile
-from whet.engines.compatibility import PlannedMachine
+from whet.engines.compatibility import PlannedMachine, newest_known
 from whet.flow.run.check.advice import advice_of
 from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints, stored_commits
 from whet.flow.run.check.facts import GENERATED, Facts, find_facts
@@ -28,6 +29,7 @@ from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
 from whet.flow.run.resume import refuse_changes, store_model
 from whet.flow.run.traffic.logged import TRAFFIC, TrafficLog, write_parts
 from whet.predict import Feasibility, Problem, assess_variants, group_memory_warnings
+from whet.predict.hardware import planned_device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,3 +203,24 @@ def _write_inputs(log: TrafficLog | None, folder: Path) -> Path:
     if log is not None and not (folder / TRAFFIC).exists():
         write_parts(log, folder)
     return folder
+
+
+def plan_machine(name: str, version: str | None, engine: EngineSpec) -> PlannedMachine:
+    """The GPU with this name; default version: the installed one, else the newest known."""
+    device, capability = planned_device(name)
+    if version is None:
+        own = get_profile(engine.name).installation
+        installed = None if own is None else own.find(str(engine.python or sys.executable))
+        if installed is None:
+            version = newest_known(engine.name)
+        else:
+            version = installed.version.partition("+")[0]
+    return PlannedMachine(device=device, capability=capability, version=version)
+
+
+def machine_text(planned: PlannedMachine, variants: Sequence[ResolvedEngine], engine: str) -> str:
+    """The planned machine and what these variants need to be installed there."""
+    count = f"{planned.device.count} × " if planned.device.count > 1 else ""
+    version = f"{get_profile(engine).title} {planned.version} for CUDA"
+    assumed = ", ".join([version, *planned.needs(variants)])
+    return f"{count}{planned.device.name}, which is not here (taken for granted: {assumed})"

@@ -20,8 +20,8 @@ from whet.flow.run.traffic.traced import log_problems
 from whet.levers import claims
 from whet.load import Draw, build_workload
 from whet.predict import Feasibility, Problem, disk_problems
-from whet.quant.llama_cpp.convert import find_tools
-from whet.quant.llm_compressor.environment import find_llm_compressor
+from whet.quant.llama_cpp import find_tools
+from whet.quant.llm_compressor.write import find_llm_compressor
 from whet.quant.suitability import recipe_problem
 
 SPEC_ERRORS: Final = ("flags", "traffic", "writer")

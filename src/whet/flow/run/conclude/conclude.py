@@ -13,14 +13,12 @@ from whet.core.protocols import Observer
 from whet.core.records.decision import Decision, Excluded
 from whet.core.records.effects import LeverEffects
 from whet.core.records.evidence import LeverCosts, VerdictSet
-from whet.core.records.summary import DifferenceSet
 from whet.core.run import Run
 from whet.core.store import RunStore, write_atomic, write_json
 from whet.decision import DecisionInputs, TierInputs, decide
 from whet.decision.effects import lever_effects
 from whet.decision.eligible import split_eligible
-from whet.decision.matrix import recommended_point
-from whet.decision.select import Confirmation, confirmation
+from whet.decision.matrix import Confirmation, confirmation, recommended_point
 from whet.deploy.render import write_deployment
 from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.degenerate import examine_all
@@ -73,25 +71,10 @@ def _store_summary(run: Run, summary: RunSummary) -> None:
         by_variant[verdict.variant].append(verdict)
     for name, verdicts in by_variant.items():
         store.put("verdicts", name, VerdictSet(variant=name, verdicts=tuple(verdicts)))
-    store.put("differences", "all", _differences(run, summary))
     store.put("costs", "all", LeverCosts(costs=lever_costs(run, summary.cells)))
     store.put("effects", "all", _effects(run, summary))
     if (pays := speculation_map(run, summary)) is not None:
         store.put("speculation_map", "all", pays)
-
-
-def _differences(run: Run, summary: RunSummary) -> DifferenceSet:
-    """Each variant against the reference at each concurrency, on every metric: exploratory."""
-    reference = reference_of(run)
-    compared = (
-        table.difference((reference, size), (name, size), family=0)
-        for table in summary.tables.values()
-        for size, block in table.blocks.items()
-        for name in block.figures
-        if name != reference
-    )
-    differences = tuple(item for item in compared if item is not None)
-    return DifferenceSet(reference=reference, differences=differences)
 
 
 def _deploy(run: Run, decision: Decision) -> None:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from whet.core.format import percent
 from whet.core.records.load import TrafficFacts
 from whet.core.run import Run
-from whet.decision.limits import GREEDY_ONLY
+from whet.decision.eligible import GREEDY_ONLY
 from whet.engines.compatibility import known_faults
 
 

@@ -35,13 +35,11 @@ MAX_STARTS: Final = 3
 class Session:
     """Servers that come up together, or one, with what they measure in one round.
 
-    ``round`` counts the rounds of one call, ``position`` the sessions of a round; the first round
-    checks answers if ``quality`` says so.
+    ``round`` counts the rounds of one call; the first checks answers if ``quality`` says so.
     """
 
     group: tuple[tuple[ResolvedEngine, Cells], ...]
     round: int
-    position: int
     label: str
     quality: bool
     title: str
@@ -105,13 +103,13 @@ class LocalExecutor:
             starts_left=starts_left,
             after=lambda name: summarize_cells(plan, recorder.store, name),
         )
-        estimate = _Estimate(total=sum(len(each.group) for each in sessions))
-        for each in sessions:
-            size = len(each.group)
-            label = ", ".join(filter(None, (estimate.words(size), each.label, estimate.left())))
+        began, count = time.monotonic(), len(sessions)
+        for done, each in enumerate(sessions):
+            left_s = (time.monotonic() - began) / done * (count - done) if done else 0.0
+            left = f"about {human_duration(left_s)} left" if left_s >= 1 else ""
+            words = (f"session {done + 1} of {count}", each.label, left)
             group = [work for work in each.pending(recorder.store) if starts_left[work.name]]
-            runner.run(group, label)
-            estimate.advance(size, started=len(group))
+            runner.run(group, ", ".join(filter(None, words)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,12 +174,11 @@ def sessions_of(
             Session(
                 group=group,
                 round=number,
-                position=position,
                 label=label,
                 quality=quality,
                 title=title,
             )
-            for position, group in enumerate(_groups(load, part))
+            for group in _groups(load, part)
         )
 
 
@@ -209,30 +206,3 @@ def summarize_cells(plan: Plan, store: RunStore, name: str) -> None:
     if name not in plan.spec.variants:
         return  # a plain server, started for its answers alone
     store_cells(store, cells_of_variant(Run(store), name))
-
-
-@dataclass(slots=True)
-class _Estimate:
-    """How many of ``total`` starts are done, and how long the others may take."""
-
-    total: int
-    done: int = 0
-    started: int = 0
-    began: float = field(default_factory=time.monotonic)
-
-    def advance(self, count: int, *, started: int) -> None:
-        self.done += count
-        self.started += started
-
-    def words(self, count: int) -> str:
-        """``server 3 of 8``, ``servers 3 to 5 of 8``."""
-        if count == 1:
-            return f"server {self.done + 1} of {self.total}"
-        return f"servers {self.done + 1} to {self.done + count} of {self.total}"
-
-    def left(self) -> str:
-        """Return about how long the others take; nothing before the first is done."""
-        if not self.started:
-            return ""
-        each_s = (time.monotonic() - self.began) / self.started
-        return f"about {human_duration(each_s * (self.total - self.done))} left"

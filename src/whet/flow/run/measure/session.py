@@ -167,7 +167,7 @@ def serve(recorder: Recorder, engines: Engines, pending: PendingWork) -> Iterato
     """Start one server, record its start, and end it."""
     observer = recorder.observer
     start = _start(recorder.store, engines, pending)
-    observer.waiting("starting", start.log)
+    observer.progress("starting", 0, 1)
     serving = start.engine.serve(start.resolved, log=start.log)
     with watched(serving, observer.warn) as server:
         _store_start(recorder.store, server, pending)

@@ -26,7 +26,7 @@ from whet.core.units import human_duration
 from whet.decision.matrix import recommended_point
 from whet.flow.run.conclude.results import cells_of_variant, store_cells
 from whet.flow.run.plan import Plan, Recorder
-from whet.flow.run.search.measurer import LoadMeasurer, Measurer
+from whet.flow.run.search.grid import LoadMeasurer, Measurer
 from whet.flow.run.traffic.workload import trial_plan
 from whet.metrics import CellContext, summarise
 from whet.metrics.cost import usd_per_1m_tokens

@@ -15,8 +15,7 @@ from whet.decision.eligible import EligibleCell
 from whet.flow.run.conclude.conclude import confirmation_of, reference_of
 from whet.flow.run.conclude.results import summarize_run
 from whet.flow.run.plan import Plan, Recorder
-from whet.flow.run.search.grid import confirmation_rounds
-from whet.flow.run.search.measurer import Measurer
+from whet.flow.run.search.grid import Measurer, confirmation_rounds
 
 _STARTS: Final = 2
 _ATTEMPTS: Final = 3

@@ -62,7 +62,7 @@ def run_session(
 ) -> Outcome:
     """Start one group of servers and measure it as the local executor does.
 
-    ``sent`` is what ``merge.pickled_plan`` returns, ``files`` what the session reads of the run,
+    ``sent`` is what ``pickled_plan`` returns, ``files`` what the session reads of the run,
     ``left`` how many starts a variant has left. A cancelled session ends its servers and returns
     what it has measured. Raises ``InfeasibleError`` where this worker cannot run the plan.
     """

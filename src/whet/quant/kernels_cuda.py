@@ -1,7 +1,8 @@
-"""GPTQ's inner loop on a GPU: column by column, each program its own rows.
+"""Triton kernels for what PyTorch does slowly on a GPU.
 
-Rows are independent, so a program keeps its rows of the block in registers for all columns. With
-one kernel per column, the launches would take most of the time.
+GPTQ's inner loop goes column by column, each program on its own rows, which it keeps in registers:
+with one kernel per column, the launches would take most of the time. The products of a row's groups
+need no [O, K] intermediate, whose writing and reading takes most of the time.
 """
 
 # Triton comes with PyTorch for CUDA only, and its kernels carry no types.
@@ -9,7 +10,7 @@ one kernel per column, the launches would take most of the time.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 import triton
@@ -17,10 +18,12 @@ import triton.language as tl
 from torch import Tensor
 
 _ROWS: Final = 16
+_COLUMNS: Final = 64
+_ROOMY: Final = 160 << 10  # bytes of shared memory a block, from which on the wider tile fits
 
 
 @triton.jit
-def _kernel(  # noqa: PLR0913, PLR0917
+def _round_kernel(  # noqa: PLR0913, PLR0917
     work,
     scale,
     zero,
@@ -72,9 +75,52 @@ def round_block(
     outputs, columns = work.shape
     block = triton.next_power_of_2(columns)
     errors = torch.zeros(outputs, block, device=work.device)
-    _kernel[(triton.cdiv(outputs, _ROWS),)](
+    _round_kernel[(triton.cdiv(outputs, _ROWS),)](
         work, scale, zero, corner, errors, outputs, columns,
         work.stride(0), scale.stride(0), corner.stride(0), *levels,
         ROWS=_ROWS, BLOCK=block,
     )  # fmt: skip
     return errors[:, :columns]
+
+
+@triton.jit
+def _products_kernel(  # noqa: PLR0913, PLR0917
+    codes,
+    gram,
+    normal,
+    outputs,
+    channels,
+    groups,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    here = tl.program_id(1)
+    inner = tl.arange(0, GROUP)
+    cols = tl.arange(0, COLUMNS)
+    inside = rows < outputs
+    row = codes + rows[:, None] * channels
+    own = tl.load(row + here * GROUP + inner[None, :], mask=inside[:, None], other=0.0)
+    block = gram + (here * GROUP + inner).to(tl.int64)[:, None] * channels + cols[None, :]
+    for other in range(here, groups):
+        product = tl.zeros((ROWS,), dtype=tl.float32)
+        for part in tl.static_range(0, GROUP, COLUMNS):
+            start = other * GROUP + part
+            left = tl.dot(own, tl.load(block + start), input_precision="tf32")
+            there = tl.load(row + start + cols[None, :], mask=inside[:, None], other=0.0)
+            product += tl.sum(left * there, axis=1)
+        tl.store(normal + rows * groups * groups + other * groups + here, product, mask=inside)
+
+
+def group_products(codes: Tensor, gram: Tensor) -> Tensor:
+    """``group_products`` for contiguous CUDA tensors and groups of 16 to 128 columns."""
+    outputs, groups, size = codes.shape
+    normal = torch.empty(outputs, groups, groups, device=codes.device)
+    device: Any = torch.cuda.get_device_properties(codes.device)
+    rows, stages = (64, 2) if device.shared_memory_per_block_optin >= _ROOMY else (32, 1)
+    _products_kernel[(triton.cdiv(outputs, rows), groups)](
+        codes, gram, normal, outputs, groups * size, groups,
+        ROWS=rows, GROUP=size, COLUMNS=min(size, _COLUMNS), num_warps=4, num_stages=stages,
+    )  # fmt: skip
+    return normal
