@@ -100,12 +100,12 @@ def _edge(item: MeasuredRange) -> float:
 
 def _traffic(window: Window, envelope: Envelope) -> Iterator[Reading]:
     yield from _acceptance(window, envelope)
-    hits = envelope.range_of("prefix_hit_rate")
-    found, queries = (window.rise(n) for n in (counters.PREFIX_HITS, counters.PREFIX_QUERIES))
-    if hits is not None and queries and found is not None:
-        rate, edge = found / queries, _edge(hits)
+    measured = envelope.range_of("prefix_hit_rate")
+    hits, queries = (window.rise(n) for n in (counters.PREFIX_HITS, counters.PREFIX_QUERIES))
+    if measured is not None and queries and hits is not None:
+        rate, edge = hits / queries, _edge(measured)
         error = math.hypot(0.02, 0.35 / math.sqrt(window.requests))
-        words = f"prefix hit rate {rate:.1%} (measured {hits.low:.1%} to {hits.high:.1%})"
+        words = f"prefix hit rate {rate:.1%} (measured {measured.low:.1%} to {measured.high:.1%})"
         yield Reading(signal="prefix_hits", z=(edge - rate) / error, words=words)
     # An arriving request finds the mean number in flight and adds itself (Wolff 1982, PASTA).
     load = None if window.in_flight is None else _expected(envelope, window.in_flight + 1)
