@@ -139,7 +139,7 @@ def reversed_factor(gram: Tensor, order: Tensor) -> Tensor:
             if not int(failed):
                 eye = torch.eye(len(gram), device=gram.device)
                 inverse: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
-                return inverse
+                return inverse.contiguous()  # the kernel reads rows; LAPACK's are columns
     raise QuantizationError(
         "GPTQ cannot factor the second moment of the calibration inputs",
         fix="use more or other calibration text, or method awq",
