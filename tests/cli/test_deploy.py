@@ -27,7 +27,7 @@ def test_a_folder_that_is_no_run(whet: Whet, tmp_path: Path) -> None:
 
 def test_a_target_that_is_not_known(whet: Whet, root: Path) -> None:
     said = whet("deploy", root, "--target", "swarm").sentence(UsageError.exit_code)
-    assert '"swarm"' in said
+    assert "'swarm'" in said
     assert "compose" in said
 
 

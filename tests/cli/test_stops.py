@@ -92,7 +92,17 @@ def test_a_disk_too_full_for_a_checkpoint(whet: Whet, pair: Path) -> None:
     assert set(pair.iterdir()) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+FULL = pytest.mark.full
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=FULL),
+        pytest.param(signal.SIGQUIT, marks=FULL),
+    ],
+)
 def test_a_signal_between_two_variants_keeps_the_first(
     whet: Whet, scripted: FakeEngine, tmp_path: Path, stub: Stub, number: signal.Signals
 ) -> None:

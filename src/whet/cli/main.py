@@ -126,6 +126,8 @@ def _exit_with_code(words: list[str]) -> None:
 
 def _stop_message(words: list[str]) -> str:
     """``Stopped.`` and the next step: only ``run`` and ``demo`` have ``--resume``."""
+    if words[:1] == ["bench"]:
+        return "Stopped. Figures printed above cover what was measured before."
     if words[:1] not in (["run"], ["demo"]):
         return "Stopped. Run the command again."
     again = shell_words(["whet", *(word for word in words if word != "--resume"), "--resume"])

@@ -269,6 +269,7 @@ def test_what_the_cluster_cannot_do_is_one_sentence(nodes: Nodes, tmp_path: Path
             executor.require(replace(plan, resolved=attached), Silent())
 
 
+@pytest.mark.full
 def test_workers_refuse_another_machine_version_and_missing_files(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +294,7 @@ def test_workers_refuse_another_machine_version_and_missing_files(
                     measurer.measure(wrong, rounds, quality=False)
 
 
+@pytest.mark.full
 def test_a_server_that_does_not_start_is_left_out(nodes: Nodes, tmp_path: Path) -> None:
     decisions = [
         story(spec_for(tmp_path), tmp_path / name, address, refused={("b", 0)})

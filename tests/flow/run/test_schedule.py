@@ -323,6 +323,7 @@ def test_each_variants_highest_rate_is_searched_and_measured_on_other_starts(
     assert bench.engine.started == []
 
 
+@pytest.mark.full
 def test_a_variant_that_meets_the_objective_at_no_rate_says_so(
     bench: Bench, tmp_path: Path
 ) -> None:

@@ -82,8 +82,9 @@ def _keep(folder: Path, new: Path) -> None:
 def start_steps(bundle: Bundle, folder: Path) -> list[str]:
     """Return the commands that deploy ``folder``; the keys come first where .env is missing."""
     keys, example = (_word(folder / name) for name in (SECRETS, f"{SECRETS}.example"))
-    steps = [] if (folder / SECRETS).exists() else [f"cp {example} {keys}  # then set the keys"]
-    return [*steps, *(_filled(step, bundle, folder) for step in get_target(bundle.target).start)]
+    copy = f"cp {example} {keys}  # then set the keys in it"
+    steps = [_filled(step, bundle, folder) for step in get_target(bundle.target).start]
+    return steps if (folder / SECRETS).exists() else [copy, *steps]
 
 
 def monitoring_step(bundle: Bundle, folder: Path) -> str | None:
