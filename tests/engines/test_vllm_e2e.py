@@ -133,6 +133,7 @@ def owner(resolved: ResolvedEngine, tmp_path: Path) -> Iterator[subprocess.Popen
         process.kill()
 
 
+@pytest.mark.full
 def test_kill_9_while_the_engine_warms_up_leaves_nothing(owner: subprocess.Popen[bytes]) -> None:
     def tree() -> list[psutil.Process]:
         return psutil.Process(owner.pid).children(recursive=True)

@@ -138,6 +138,7 @@ def test_the_bundled_draft_in_its_own_precision(tmp_path: Path) -> None:
     assert (logits.argmax(-1) == expected.argmax(-1)).double().mean() > 0.98
 
 
+@pytest.mark.full
 def test_one_scale_a_token_is_the_same_for_every_token(tmp_path: Path) -> None:
     """So the constant, and with it query and key of the copying layer, is rounded alike by all."""
     target = Sizes(hidden=4096, layers=4, heads=32, kv_heads=8, intermediate=14336)

@@ -107,7 +107,7 @@ def test_an_expert_with_few_tokens_gets_a_sample_and_is_named(
     assert re.search(r"reached layers\.0\.experts\.\d, .* a sample of their layers", warning)
 
 
-TWINS = ("olmoe", "glm4_moe", "dots1")
+TWINS = ("olmoe", "glm4_moe", "dots1", "deepseek_v2")
 """Mixtures whose layers are like another's of the list."""
 
 

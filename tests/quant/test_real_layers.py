@@ -40,7 +40,7 @@ def made(
             root / method,
             RecipeSpec.model_validate({"method": method, "calibration": CALIBRATION}),
         )
-        for method in ("rtn", "awq", "gptq", "awq+gptq")
+        for method in ("rtn", "awq", "gptq")
     }
     outcomes = quantize_many(TARGET, wanted, calibration=root / "calibration.jsonl")
     done = {name: item for name, item in outcomes.items() if isinstance(item, QuantizedCheckpoint)}
@@ -51,7 +51,7 @@ def made(
 def test_every_method_beats_rounding_on_every_unit(
     made: tuple[Path, dict[str, QuantizedCheckpoint]],
 ) -> None:
-    for method in ("awq", "gptq", "awq+gptq"):
+    for method in ("awq", "gptq"):
         units = made[1][method].units
         assert len(units) == 24
         assert all(unit.error < unit.rtn_error for unit in units)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from whet.core.records.summary import Estimate
 from whet.report.text import DASH, Shown, shown
 
 if TYPE_CHECKING:
-    from altair import LayerChart
-
     from whet.metrics.metric import Metric
 
 Tone = Literal["plain", "good", "bad", "warn", "muted", "struck", "strong"]
@@ -110,12 +108,12 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """A chart. ``description`` says in words what it shows."""
+    """A chart. ``description`` says what it shows, ``picture`` gives it as Vega-Lite."""
 
     name: str
     title: str
     description: str
-    picture: LayerChart
+    picture: Callable[[], dict[str, Any]]
     legend: Sequence[tuple[str, str]] = ()
     """(series, colour) pairs; the colours are those of ``charts.palette``."""
 

@@ -32,7 +32,7 @@ _UNSAFE: Final = {"script", "foreignobject", "image", "a", "iframe", "style"}
 
 def svg_of(chart: Chart) -> str:
     """The chart as an SVG element whose colours are CSS variables (``style_sheet``)."""
-    return _convert(chart.picture.to_json())
+    return _convert(json.dumps(chart.picture()))
 
 
 @cache

@@ -28,7 +28,7 @@ def document_json(document: Document) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Chart):
         own = {"kind": "Chart", "name": value.name, "title": clean(value.title)}
-        return own | {"description": clean(value.description), "vega_lite": value.picture.to_dict()}
+        return own | {"description": clean(value.description), "vega_lite": value.picture()}
     if is_dataclass(value):
         own = {"kind": type(value).__name__}
         return own | {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
