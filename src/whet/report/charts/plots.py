@@ -77,7 +77,7 @@ def plot(
 
         with debug_mode(False):  # a check of each part by the schema takes half the time
             chart = _layers(points, looks, x=x, y=y, lines=lines, joined=joined)
-            specification: dict[str, Any] = chart.to_dict()
+            specification: dict[str, Any] = chart.to_dict(validate=False)
         return specification
 
     return draw
