@@ -41,13 +41,13 @@ class EngineSpec(Strict):
     """An engine and the flags that all of its variants share (the engine's own names)."""
 
     name: Annotated[
-        str, Field(description="Engine that serves: vllm, sglang, llamacpp or openai.")
+        str, Field(description="Engine that serves (docs: Engines).")
     ] = "vllm"
     url: Annotated[
         str | None, Field(description="Address of a running server to measure; with name openai.")
     ] = None
     python: Annotated[
-        Path | None, Field(description="Python that has the engine (vllm, sglang).")
+        Path | None, Field(description="Python that has the engine, if it is a Python package.")
     ] = None
     program: Annotated[
         Path | None, Field(description="llama-server to start. Default: the one on PATH.")
