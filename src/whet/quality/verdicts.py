@@ -1,5 +1,8 @@
 """The gate: pass, fail or unknown for each tolerance; unknown counts as not passed.
 
+A run asks it for every variant (``quality.measure``) and excludes those that pass at no tolerance
+(``decision.eligible``).
+
 Two rules, both paired with the baseline on the same questions:
 
 - Perplexity is a non-inferiority test over at least 60 documents. *Pass* needs the upper end of

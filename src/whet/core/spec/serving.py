@@ -40,9 +40,7 @@ class ModelSpec(Strict):
 class EngineSpec(Strict):
     """An engine and the flags that all of its variants share (the engine's own names)."""
 
-    name: Annotated[
-        str, Field(description="Engine that serves (docs: Engines).")
-    ] = "vllm"
+    name: Annotated[str, Field(description="Engine that serves (docs: Engines).")] = "vllm"
     url: Annotated[
         str | None, Field(description="Address of a running server to measure; with name openai.")
     ] = None

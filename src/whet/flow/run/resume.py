@@ -1,4 +1,8 @@
-"""What a resume skips, and what it refuses: another spec or other weights."""
+"""What a resume skips, and what it refuses: another spec or other weights.
+
+Checkpoints that are there are skipped by ``measure.quantize``. A filled folder without ``--resume``
+is refused by ``core.store``.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Protocol
 
 from whet.core.protocols import Observer
 from whet.core.records.engine import ResolvedEngine
@@ -17,7 +17,7 @@ from whet.core.units import human_duration
 from whet.flow.run.conclude.results import cells_of_variant, store_cells
 from whet.flow.run.measure.on_demand import OnDemand, open_on_demand
 from whet.flow.run.measure.quality import KIND, PLAIN, plain_of
-from whet.flow.run.measure.session import PendingWork, SessionRunner
+from whet.flow.run.measure.session import MAX_STARTS, PendingWork, SessionRunner
 from whet.flow.run.plan import RATE_SEARCH, Cells, Engines, Plan, Recorder, Round
 from whet.flow.run.resume import (
     REPEATS,
@@ -26,9 +26,6 @@ from whet.flow.run.resume import (
     lacks_rates,
     missing_trials,
 )
-
-MAX_STARTS: Final = 3
-"""A server that dies under load is started again; a variant's third death in a run ends it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.load import Load, trial_key
@@ -26,12 +27,16 @@ from whet.flow.run.traffic.workload import trial_plan, warmup_requests
 from whet.flow.serving import trial_on
 from whet.load import TrialInterrupted, TrialLost
 
+MAX_STARTS: Final = 3
+"""Starts that a variant may lose: a server that dies under load is started again, and the third
+death leaves the variant out. The rate search and each confirmation count anew."""
+
 
 @dataclass(kw_only=True, slots=True)
 class PendingWork:
     """What one variant still needs in one round; true while anything is left.
 
-    A step that failed is removed: only a resume tries it again.
+    A trial during which the server died is stored as failed, and only a resume repeats it.
     """
 
     resolved: ResolvedEngine

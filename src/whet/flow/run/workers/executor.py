@@ -27,8 +27,8 @@ from whet.core.records.engine import StartFacts
 from whet.core.records.load import WorkloadFacts
 from whet.core.starts import every_start, start_key, store_start
 from whet.core.store import RunStore, write_atomic
-from whet.flow.run.measure.rounds import MAX_STARTS, Rounds, Session, summarize_cells
-from whet.flow.run.measure.session import PendingWork
+from whet.flow.run.measure.rounds import Rounds, Session, summarize_cells
+from whet.flow.run.measure.session import MAX_STARTS, PendingWork
 from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
 from whet.flow.run.traffic.lengths import lacks_lengths
 from whet.flow.run.traffic.logged import TIMES
