@@ -4,7 +4,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -q --durations=25
 PARALLEL = -n $(WORKERS) --dist worksteal
-BY_FILE = -n $(WORKERS) --dist loadgroup
+BY_FILE = -n $(WORKERS) --dist loadfile
 E2E = $(shell find tests -name '*_e2e.py')
 SITE = $(BIN)/zensical build --strict --clean
 ifdef TORCH_INDEX

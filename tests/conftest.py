@@ -12,9 +12,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:  # for --dist loadgroup: a file that starts servers stays on one worker
-        shared = "demo_server" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("demo_server" if shared else str(item.path)))
     if shutil.which("nvidia-smi"):
         return
     skip = pytest.mark.skip(reason="no CUDA device on this machine")
