@@ -20,6 +20,7 @@ from whet.report.run import quality
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.full,
     pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
 ]
 

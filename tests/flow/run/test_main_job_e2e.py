@@ -42,8 +42,7 @@ LEVERS = {
 SMALLER = (
     "load={concurrency: [1, 4], trials: 1, min_requests: 8, requests_per_slot: 2, "
     "warmup_requests: 4, confirm: false}",
-    "quality={max_documents: 30, max_tasks: 16, max_tokens: 256, sampled: false, "
-    "lossless_prompts: 8, golden_probes: 4}",
+    "quality={max_documents: 60, max_tasks: 16, max_tokens: 256, sampled: false, golden_probes: 4}",
     "objective={ttft_ms: [60000], recommend_ttft_ms: 60000, quality: [0.01, 0.05]}",
     "recipes.awq.calibration={samples: 32, max_tokens: 128}",
 )

@@ -185,9 +185,8 @@ def test_two_workers_decide_as_one_machine_does(nodes: Nodes, tmp_path: Path, st
     assert stored(root) == stored(tmp_path / "local")
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=() if n == 1 else pytest.mark.full) for n in range(10)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(10))
 def test_a_death_at_any_moment_loses_nothing(
     nodes: Nodes, tmp_path: Path, stage: Path, seed: int
 ) -> None:
