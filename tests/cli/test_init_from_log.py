@@ -113,6 +113,7 @@ def test_variants_are_those_that_the_card_computes(
     assert whet("check", "--device", device).code == 0
 
 
+@pytest.mark.full
 def test_several_cards_where_one_is_too_small(whet: Whet, hub: ModelHub, tmp_path: Path) -> None:
     """16 bits of 36 layers of twice the width need more than one L4."""
     folder = tmp_path / "wide"

@@ -112,6 +112,7 @@ def test_a_checkpoint_passes_against_itself(folder: Path) -> None:
     assert passed(folder, TARGET)["twin"] == "baseline"
 
 
+@pytest.mark.full
 def test_a_damaged_checkpoint_fails(folder: Path) -> None:
     done = gate(folder, scale_layer(TARGET, folder / "damaged", 1, 1.5), "--against", "kept")
     assert done.returncode == 9, done.stdout[-3000:] + done.stderr[-3000:]

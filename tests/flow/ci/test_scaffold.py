@@ -93,6 +93,7 @@ def run_steps(workflow: dict[str, Any], folder: Path) -> list[subprocess.Complet
     ]
 
 
+@pytest.mark.full
 def test_the_hosted_job_runs_without_a_gpu(tmp_path: Path) -> None:
     target, _ = pair_paths()
     (tmp_path / "target").symlink_to(target)

@@ -65,6 +65,7 @@ def rows_of(view: Run) -> dict[str, dict[str, str]]:
     return {line["config"]: line for line in lines}
 
 
+@pytest.mark.full
 def test_every_scheme_is_a_variant_of_one_run(engine: FakeEngine, tmp_path: Path) -> None:
     root = tmp_path / "run"
     with RunStore.open(root) as store:
