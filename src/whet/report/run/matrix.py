@@ -62,9 +62,9 @@ def _entry(
     cheaper = cheaper_by_prediction(
         predicted, entry.ttft_target_ms, None if cost_now is None else cost_now.value
     )
-    if entry.outcome == "none":
+    if entry.outcome == "none" or entry.load is None:
         return Cell(text="none", tone="muted", detail=cheaper or "")
-    title = f"{entry.variant} @ {entry.load}"
+    title = f"{entry.variant} at {entry.load.words}"
     cost = f"{shown(entry.cost_per_1m_tokens, unit='$').text} per 1M"
     if entry.fleet is not None:
         servers = plural(entry.fleet.servers, "server")
