@@ -130,7 +130,7 @@ def _facts(run: Run, variant: str) -> dict[str, str]:
 
 
 def _traffic(run: Run) -> Iterator[tuple[str, str]]:
-    """The first trial's traffic at each load."""
+    """Return the first trial's traffic at each load."""
     for key, workload in run.workloads.items():
         if key.endswith("-t0"):
             yield (
@@ -141,7 +141,7 @@ def _traffic(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _spec_keys(run: Run, variant: str) -> dict[str, str]:
-    """Every key of the spec that concerns the variant, by its dotted path."""
+    """Return every key of the spec that concerns the variant, by its dotted path."""
     spec = redacted_spec(run.require_spec().model_dump(mode="json"))
     used = {"variants": {variant}, "recipes": set(run.require_spec().recipes_of(variant))}
     for section, names in used.items():

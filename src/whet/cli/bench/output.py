@@ -35,7 +35,7 @@ class ResultView:
 
 
 def read_view(options: ResultOptions) -> ResultView:
-    """The options, checked. ``UsageError`` for a percentile or objective that is wrong."""
+    """Return the checked options. ``UsageError`` for a percentile or objective that is wrong."""
     from whet.flow.bench.build import key_values, read_objectives
 
     notes = key_values(options.metadata, "--metadata")
