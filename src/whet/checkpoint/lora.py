@@ -70,7 +70,7 @@ def _require_weights(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def foreign_width(folder: Path, widths: Set[int]) -> tuple[str, int] | None:
-    """Return the first module of an adapter whose input width is not in ``widths``, with that width.
+    """Return the first module whose input width is not in ``widths``, with that width.
 
     ``A`` of PEFT's format has the shape (rank, input width). None if all fit, or if the
     adapter is not stored as safetensors. ``CheckpointError`` for a file that is not whole.
