@@ -57,7 +57,15 @@ def test_three_starts_decide_throughput_at_5_percent_and_say_what_ttft_needs(h20
     assert result.verdict == "unknown"
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(1.2, "fail"), (1.06, "unknown"), (1.01, "pass")])
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [
+        (1.2, "fail"),
+        (1.06, "unknown"),
+        (1.01, "pass"),
+        pytest.param(0.8, "pass", marks=pytest.mark.full),
+    ],
+)
 def test_the_whole_interval_decides(h200: Path, copy_of: Copy, factor: float, verdict: str) -> None:
     candidate = copy_of(h200)
     change_trials(candidate, EAGLE, slower(factor), 128)

@@ -51,7 +51,7 @@ def _start(tensor: TensorHeader) -> bytes:
 
 
 def kv_scales_problem(folder: Path) -> str | None:
-    """The reason why the KV scales of a checkpoint folder are not calibrated, or None.
+    """Return why the KV scales of a checkpoint folder are not calibrated, or None.
 
     Scales that are all 1.0 are the default of quantizers and engines; measured maxima divided by
     448 (the largest E4M3 value) are never all 1. None also where the folder stores no scales.

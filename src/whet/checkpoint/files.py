@@ -1,4 +1,4 @@
-"""The JSON files and the chat template of a checkpoint, and pointers of git-LFS in their place."""
+"""The JSON files and the chat template of a checkpoint, and git-LFS pointers found instead."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_json_if_any(file: Path) -> dict[str, Any]:
 
 
 def read_chat_template(path: Path) -> str | None:
-    """The chat template of a checkpoint, or None; several are given as JSON."""
+    """Return the chat template of a checkpoint, or None; several are given as JSON."""
     file = path / "chat_template.jinja"
     if file.exists():
         return file.read_text(encoding="utf-8", errors="replace")

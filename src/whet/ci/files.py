@@ -1,4 +1,4 @@
-"""Files of a comparison: JUnit, Markdown, flat JSON for DVC and that of pytest-benchmark."""
+"""Files of a comparison: JUnit, Markdown, flat JSON for DVC, and pytest-benchmark's JSON."""
 
 from __future__ import annotations
 

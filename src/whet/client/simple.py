@@ -19,10 +19,10 @@ _DETAIL_CHARS = 300
 
 
 class HttpError(MeasurementError):
-    """The server answered with an HTTP error; ``status`` is its code."""
+    """An HTTP error that the server answered; ``status`` is its code."""
 
     def __init__(self, message: str, *, status: int) -> None:
-        """Keep the code beside the sentence."""
+        """Store the status next to the message."""
         super().__init__(message)
         self.status = status
 
