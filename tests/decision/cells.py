@@ -21,14 +21,14 @@ from whet.metrics import METRICS
 from whet.metrics.pooled import StartTable
 
 
-def estimate(value: float, width: float = 0.01, *, certified: bool = True) -> Estimate:
+def estimate(value: float, width: float = 0.01, *, enough: bool = True) -> Estimate:
     """A figure with limits ``width`` (as a share) to either side."""
     return Estimate(
         value=value,
         low=value * (1 - width),
         high=value * (1 + width),
-        samples=200 if certified else 40,
-        certified=certified,
+        samples=200 if enough else 40,
+        enough=enough,
     )
 
 

@@ -83,7 +83,7 @@ def test_a_limit_within_the_interval_is_met_as_a_point_estimate() -> None:
 def test_one_start_or_an_uncertified_percentile_certifies_nothing() -> None:
     ttft = FP16.ttft_p95_ms
     assert ttft is not None
-    for figure in (replace(ttft, low=None, high=None), replace(ttft, certified=False)):
+    for figure in (replace(ttft, low=None, high=None), replace(ttft, enough=False)):
         found = entry(decided(tier([with_figures(FP16, ttft_p95_ms=figure)])))
         assert found.outcome == "point estimate"
 
@@ -98,7 +98,7 @@ def test_nobody_is_explained_by_the_nearest_miss() -> None:
 
 
 def test_an_uncertified_tail_may_win_and_says_so() -> None:
-    short = with_figures(AWQ, ttft_p95_ms=estimate(150, certified=False))
+    short = with_figures(AWQ, ttft_p95_ms=estimate(150, enough=False))
     found = entry(decided(tier([FP16, short])))
     assert found.variant == "awq"
     assert "rests on 40 requests" in found.reason

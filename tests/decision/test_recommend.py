@@ -196,7 +196,7 @@ def test_every_variant_is_tested_against_the_reference_once() -> None:
 def test_what_weakens_the_evidence_is_said() -> None:
     weak = with_figures(
         replace(AWQ, memory_kind="resident", starts=1),
-        ttft_p95_ms=estimate(150, certified=False),
+        ttft_p95_ms=estimate(150, enough=False),
     )
     records = {"fp16": quality("fp16"), "awq": quality("awq", reason="few questions")}
     found = recommended(decided(tier([FP16, weak], quality=records)))

@@ -69,7 +69,7 @@ def test_the_last_columns_of_the_csv_are_its_own(run: Run, tmp_path: Path) -> No
     assert csv_columns()[-3:] == (NAME, f"{NAME}_low", f"{NAME}_high")
     row = rows[CELL[0], str(CELL[1])]
     assert float(row[f"{NAME}_low"]) < float(row[NAME]) < float(row[f"{NAME}_high"])
-    assert NAME in row["uncertified"].split()
+    assert NAME in row["too_few_samples"].split()
 
 
 def test_the_report_has_it_in_cells_charts_and_levers(run: Run) -> None:

@@ -247,7 +247,7 @@ def test_a_percentile_is_met_where_the_whole_interval_is_within() -> None:
     assert ask(events, "ttft:p95<118ms").verdict == "missed"
     figure = ask(events, "ttft:p95<=129ms").figure
     assert figure is not None
-    assert (figure.low, figure.high, figure.samples, figure.certified) == (118, 129, 130, True)
+    assert (figure.low, figure.high, figure.samples, figure.enough) == (118, 129, 130, True)
 
 
 def test_an_interval_that_holds_the_bound_says_how_many_samples_would_decide() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
 from whet.core.records.summary import Estimate
-from whet.metrics.estimates import certified, certified_from, quantile_estimate
+from whet.metrics.estimates import enough_from, is_enough, quantile_estimate
 from whet.metrics.quantiles import (
     clustered_mean,
     clustered_quantile,
@@ -21,16 +21,16 @@ from whet.metrics.quantiles import (
     [(0.9, 64), (0.95, 130), (0.99, 662), (0.999, 6636), (99.9 / 100, 6636), (0.5, 1), (0.1, 1)],
 )
 def test_the_floors_are_those_of_mlperf(p: float, floor: int) -> None:
-    assert certified_from(p) == floor
-    assert certified(p, floor)
-    assert not certified(p, floor - 1)
+    assert enough_from(p) == floor
+    assert is_enough(p, floor)
+    assert not is_enough(p, floor - 1)
 
 
 @given(st.floats(0.51, 0.9995).filter(lambda p: p not in (0.9, 0.95, 0.99)))
 def test_a_floor_is_the_first_that_the_binomial_bound_allows(p: float) -> None:
     from scipy.stats import binom
 
-    floor = certified_from(p)
+    floor = enough_from(p)
     assert binom.cdf(1, floor, 1 - p) <= 0.01 * (1 + 1e-9)
     assert binom.cdf(1, floor - 1, 1 - p) > 0.01 * (1 - 1e-9)
 
@@ -92,7 +92,7 @@ def test_a_quantile_too_far_out_has_an_open_end() -> None:
     found = clustered_quantile([np.array([float(n)]) for n in range(10)], 0.95)
     assert found is not None
     assert found.high is None
-    assert not found.certified
+    assert not found.enough
 
 
 def test_equal_values_have_no_width() -> None:
@@ -107,4 +107,4 @@ def test_groups_certify_and_not_what_is_in_them() -> None:
         mean = clustered_mean([np.arange(10.0)] * count)
         assert found is not None
         assert mean is not None
-        assert (found.samples, found.certified, mean.samples) == (count, sure, count)
+        assert (found.samples, found.enough, mean.samples) == (count, sure, count)

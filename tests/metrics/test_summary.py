@@ -10,7 +10,7 @@ import pytest
 from tests.metrics.events import HEALTHY, event, failed, steady, trial
 from whet.core.load import Load
 from whet.core.records.load import TrialRecord
-from whet.metrics import CellContext, certified_from, quantile_estimate, summarise
+from whet.metrics import CellContext, enough_from, quantile_estimate, summarise
 
 CELL = CellContext(price_usd_per_hour=3.6, memory_kind="device", expected_hit_rate=0.5)
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
@@ -181,13 +181,13 @@ def test_the_certified_floors_are_the_binomial_bound(p: float) -> None:
     def chance(n: int) -> float:
         return math.pow(p, n) + n * (1 - p) * math.pow(p, n - 1)
 
-    floor = certified_from(p)
+    floor = enough_from(p)
     assert chance(floor) <= 0.01 < chance(floor - 1)
     below = quantile_estimate(list(range(floor - 1)), p)
     at = quantile_estimate(list(range(floor)), p)
     assert below is not None
     assert at is not None
-    assert (below.certified, at.certified) == (False, True)
+    assert (below.enough, at.enough) == (False, True)
 
 
 def test_the_median_s_interval_is_the_tabled_pair_of_order_statistics() -> None:

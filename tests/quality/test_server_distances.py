@@ -114,7 +114,7 @@ def test_places_that_name_nothing_are_no_common_token() -> None:
 
 def test_the_percentile_is_certain_from_662_positions_on() -> None:
     sides = [top(document([{1: 0.5}] * n, 1), top_k=1) for n in (661, 662)]
-    assert [server_distances(one, one).kl_p99.certified for one in sides] == [False, True]
+    assert [server_distances(one, one).kl_p99.enough for one in sides] == [False, True]
 
 
 def test_the_percentile_is_over_positions_and_not_documents() -> None:

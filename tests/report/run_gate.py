@@ -43,11 +43,11 @@ def put_gate(root: Path, *, hostile: bool = False) -> RunStore:
     return RunStore.read(root)
 
 
-def distances(scale: float = 1.0, *, certified: bool = False) -> ServerDistances:
+def distances(scale: float = 1.0, *, enough: bool = False) -> ServerDistances:
     """Mean KL of 12.3 millinats, its p99 not certified, 3.1 % of positions flipped."""
     return ServerDistances(
         kl=around(0.0123 * scale, 0.04, 64),
-        kl_p99=Estimate(value=0.21 * scale, low=None, high=None, samples=420, certified=certified),
+        kl_p99=Estimate(value=0.21 * scale, low=None, high=None, samples=420, enough=enough),
         flips=around(0.031 * scale, 0.1, 64),
         top_k=20,
         covered=0.9871,
@@ -70,7 +70,7 @@ def gated_quality(name: str, texts: Texts, foreign: str = "") -> QualityRecord:
         else None,
         distances=distances() if awq else None,
         twin=first,
-        twin_distances=distances(0.0005 if name == first else 0.0008, certified=True),
+        twin_distances=distances(0.0005 if name == first else 0.0008, enough=True),
         identity=TokenIdentity(
             checked=8192,
             problems=(f"token 17 is written as 'a', and as 'b' by the baseline{foreign}",)

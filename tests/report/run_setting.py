@@ -217,8 +217,8 @@ def cell(name: str, size: int, texts: Texts) -> CellSummary:
     tps, first = speed(name, size), ttft(name, size)
     cost = PRICE / 3600 / tps * 1e6
 
-    def value(x: float, spread: float = 0.03, *, certified: bool = True) -> Estimate | None:
-        return None if failed else around(x, spread, samples, certified=certified)
+    def value(x: float, spread: float = 0.03, *, enough: bool = True) -> Estimate | None:
+        return None if failed else around(x, spread, samples, enough=enough)
 
     return CellSummary(
         variant=name,
@@ -234,7 +234,7 @@ def cell(name: str, size: int, texts: Texts) -> CellSummary:
         failure=texts.failure if failed else None,
         figures={
             "ttft_p50_ms": value(first, 0.04),
-            "ttft_p95_ms": value(first * 2.1, 0.11, certified=samples >= 130),
+            "ttft_p95_ms": value(first * 2.1, 0.11, enough=samples >= 130),
             "tpot_p50_ms": value(1000 * size / tps),
             "tpot_p95_ms": value(1350 * size / tps, 0.06),
             "e2e_p50_ms": value(first + 128_000 * size / tps),

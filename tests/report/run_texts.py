@@ -41,14 +41,14 @@ NASTY = Texts(
 )
 
 
-def around(value: float, spread: float, samples: int, *, certified: bool = True) -> Estimate:
+def around(value: float, spread: float, samples: int, *, enough: bool = True) -> Estimate:
     """An estimate with a symmetric interval."""
     return Estimate(
         value=value,
         low=value * (1 - spread),
         high=value * (1 + spread),
         samples=samples,
-        certified=certified,
+        enough=enough,
     )
 
 

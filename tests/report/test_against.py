@@ -15,9 +15,9 @@ from whet.report.bench.compare import against_json, answer, compare_section
 from whet.report.writers.console import print_sections
 
 
-def estimate(value: float, *, spread: float = 0.01, certified: bool = True) -> Estimate:
+def estimate(value: float, *, spread: float = 0.01, enough: bool = True) -> Estimate:
     low, high = value * (1 - spread), value * (1 + spread)
-    return Estimate(value=value, low=low, high=high, samples=800, certified=certified)
+    return Estimate(value=value, low=low, high=high, samples=800, enough=enough)
 
 
 def compared(
@@ -25,13 +25,13 @@ def compared(
     ratio: float,
     verdict: ServerVerdict,
     *,
-    certified: bool = True,
+    enough: bool = True,
 ) -> ServerComparison:
     return ServerComparison(
         metric=metric,
-        a=estimate(100.0, certified=certified),
-        b=estimate(100.0 * ratio, certified=certified),
-        ratio=estimate(ratio, certified=certified),
+        a=estimate(100.0, enough=enough),
+        b=estimate(100.0 * ratio, enough=enough),
+        ratio=estimate(ratio, enough=enough),
         verdict=verdict,
     )
 
@@ -46,7 +46,7 @@ SAME = compared("tps_mean", 1.0, "no difference")
 MORE = compared("tps_mean", 1.25, "better")
 LATE = compared("ttft_p50_ms", 1.5, "worse")
 EARLY = compared("tpot_p50_ms", 0.8, "better")
-DOUBTED = compared("ttft_p95_ms", 1.4, "worse", certified=False)
+DOUBTED = compared("ttft_p95_ms", 1.4, "worse", enough=False)
 
 
 def printed(shown: ServersCompared, *, width: int = 120) -> str:
@@ -100,7 +100,7 @@ def test_the_table_has_both_figures_and_the_ratio() -> None:
 
 
 def test_an_interval_that_is_not_known() -> None:
-    bare = Estimate(value=5.0, low=None, high=None, samples=3, certified=False)
+    bare = Estimate(value=5.0, low=None, high=None, samples=3, enough=False)
     item = ServerComparison(metric="e2e_p50_ms", a=bare, b=bare, ratio=bare, verdict="undecided")
     (line,) = [line for line in printed(view(item)).splitlines() if line.startswith("E2E")]
     assert line.split() == ["E2E", "p50,", "ms", *["5.00", "?"] * 3, "undecided"]

@@ -42,7 +42,7 @@ def test_small_shares_keep_their_figures(share: float, text: str) -> None:
 def test_uncertified_figure_carries_a_question_mark() -> None:
     sure = Estimate(value=101.2, low=90.0, high=112.0, samples=192)
     assert shown(sure).full == "101 (90.0 … 112)"
-    unsure = Estimate(value=101.2, low=90.0, high=112.0, samples=12, certified=False)
+    unsure = Estimate(value=101.2, low=90.0, high=112.0, samples=12, enough=False)
     assert shown(unsure).full == "101 ? (90.0 … 112)"
 
 

@@ -114,7 +114,7 @@ def result_at(item: EligibleCell, point: SloPoint) -> Result:
     samples that certify it.
     """
     sure = all(
-        figure is not None and figure.certified and figure.high is not None and figure.high < limit
+        figure is not None and figure.enough and figure.high is not None and figure.high < limit
         for _, limit, figure in point.bounds(item.cell)
     )
     return "certified" if sure else "point estimate"
@@ -162,10 +162,10 @@ def _why_first(first: EligibleCell, others: Sequence[EligibleCell]) -> str:
         reason += f"; next is {words.cell_label(others[0].cell)}, {words.cost(others[0])}"
     else:
         reason += "; no other variant qualifies"
-    return reason if first.ttft.certified else f"{reason}; {uncertified(first)}"
+    return reason if first.ttft.enough else f"{reason}; {too_few(first)}"
 
 
-def uncertified(item: EligibleCell) -> str:
+def too_few(item: EligibleCell) -> str:
     """Return the caution for a p95 of too few samples."""
     return f"the p95 rests on {item.ttft.samples} requests, below the 130 that certify one"
 

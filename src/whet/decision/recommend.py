@@ -19,7 +19,7 @@ from whet.decision.matrix import (
     qualifying,
     recommended_point,
     result_at,
-    uncertified,
+    too_few,
 )
 from whet.metrics.pooled import Cell, StartTable
 
@@ -258,8 +258,8 @@ def _cautions(
             f"another process slowed {inputs.reference}'s cell down; measure it again before you "
             "trust the saving"
         )
-    if not item.ttft.certified:
-        yield uncertified(item)
+    if not item.ttft.enough:
+        yield too_few(item)
     if "resident" in cell.memory_kind:
         yield (
             "measured on a CPU: the price is this machine's, and a GPU may rank the variants "

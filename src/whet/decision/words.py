@@ -1,4 +1,4 @@
-"""Figures as text: unit, interval, and a mark if a percentile is not certified."""
+"""Figures as text: unit, interval, and a mark if a percentile has too few samples."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def price(figure: Estimate) -> str:
 
 def milliseconds(figure: Estimate) -> str:
     """``312 ms [300 … 331]``, with ``?`` if the percentile has too few samples."""
-    mark = "" if figure.certified else "?"
+    mark = "" if figure.enough else "?"
     return f"{figure.value:,.0f}{mark} ms{_interval(figure, lambda value: f'{value:,.0f}')}"
 
 

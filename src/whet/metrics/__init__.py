@@ -1,6 +1,6 @@
 """Figures as pure functions of the raw events, each with the interval that it deserves."""
 
-from whet.metrics.estimates import certified, certified_from, quantile_estimate
+from whet.metrics.estimates import enough_from, is_enough, quantile_estimate
 from whet.metrics.events_table import events_table
 from whet.metrics.measured import UNPRICED, CellContext
 from whet.metrics.requests import RequestFigures, request_figures
@@ -12,9 +12,9 @@ __all__ = [
     "UNPRICED",
     "CellContext",
     "RequestFigures",
-    "certified",
-    "certified_from",
+    "enough_from",
     "events_table",
+    "is_enough",
     "metrics_in",
     "quantile_estimate",
     "request_figures",

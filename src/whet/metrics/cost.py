@@ -22,5 +22,5 @@ def cost_per_1m_tokens(tps: Estimate | None, price_usd_per_hour: float) -> Estim
         low=usd_per_1m_tokens(tps.high, price_usd_per_hour) if tps.high else None,
         high=usd_per_1m_tokens(tps.low, price_usd_per_hour) if tps.low else None,
         samples=tps.samples,
-        certified=tps.certified,
+        enough=tps.enough,
     )

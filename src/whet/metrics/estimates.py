@@ -1,4 +1,4 @@
-"""Quantiles of independent requests with their interval, and how many requests certify one."""
+"""Quantiles of independent requests with their interval, and how many requests one takes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _TOO_UNSURE: Final = 0.01
 Floats = NDArray[np.float64]
 
 
-def certified_from(p: float) -> int:
-    """From how many independent samples the ``p`` quantile is certified, 0 < p < 1.
+def enough_from(p: float) -> int:
+    """From how many independent samples are enough for the ``p`` quantile, 0 < p < 1.
 
     The smallest n with P(Binomial(n, 1 − p) ≤ 1) ≤ 0.01 (MLPerf's early stopping, one sample beyond
     the percentile): 64 for p90, 130 for p95, 662 for p99, 6,636 for p99.9. Medians and below need
@@ -31,12 +31,12 @@ def certified_from(p: float) -> int:
     return bisect_left(range(10**15), True, key=lambda n: _at_most_one(n, p) <= _TOO_UNSURE)
 
 
-def certified(p: float, samples: int) -> bool:
+def is_enough(p: float, samples: int) -> bool:
     """Return whether ``samples`` are enough to call the ``p`` quantile certain.
 
     ``samples`` count what is independent: requests. Gaps between chunks count by their requests.
     """
-    return samples >= certified_from(p)
+    return samples >= enough_from(p)
 
 
 def quantile_estimate(values: Sequence[float], p: float) -> Estimate | None:
@@ -57,7 +57,7 @@ def quantile_estimate(values: Sequence[float], p: float) -> Estimate | None:
         low=float(data[low]) if low >= 0 else None,
         high=float(data[high]) if high < count else None,
         samples=count,
-        certified=certified(p, count),
+        enough=is_enough(p, count),
     )
 
 

@@ -41,7 +41,7 @@ class Metric(ABC):
     ``title`` is written as within a sentence. ``sign`` is ``$`` for money. ``axis`` is the unit of
     a chart in full. A narrow console leaves out columns by ``drop``, highest first; 0 stays.
     ``block`` orders the columns of ``results.csv``, which never move: a new metric is appended.
-    ``marked``: the file says where too few samples certify it; ``bounds``: it has the interval.
+    ``marked``: the file says where its samples are too few; ``bounds``: it has the interval.
     """
 
     name: str

@@ -24,8 +24,8 @@ from whet.core.units import NS_PER_MS
 from whet.metrics.estimates import (
     CONFIDENCE,
     Floats,
-    certified,
-    certified_from,
+    enough_from,
+    is_enough,
     quantile_estimate,
 )
 from whet.metrics.measured import UNPRICED, meets
@@ -70,7 +70,7 @@ def judge(events: Sequence[RequestEvent], constraints: Sequence[Constraint]) -> 
     """Judge each constraint by the 95 % interval of its figure.
 
     Met only if the interval's upper end is within the bound, missed only if its lower end is
-    beyond it, undecided otherwise. A percentile that is not certified is never met. A failed
+    beyond it, undecided otherwise. A percentile of too few requests is never met. A failed
     request exceeds every bound of a percentile per request. Means and gaps are of completed
     requests, and are never met if more than ``MAX_ERROR_SHARE`` failed.
     """
@@ -133,9 +133,9 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
     best = quantile_estimate(sample.unknown * [0.0] + known + sample.failed * beyond, p)
     answer = _decide(best, worst, constraint.limit, inclusive=constraint.inclusive)
     count = 0 if worst is None else worst.samples
-    if answer == "met" and not certified(p, count):
+    if answer == "met" and not is_enough(p, count):
         answer = "undecided"
-    floor = max(certified_from(p), math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(p)))
+    floor = max(enough_from(p), math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(p)))
     reason, wanted = None, None
     if answer == "undecided" and sample.unknown:
         reason = f"{sample.unknown} of {sample.requests} requests came without token usage"
@@ -149,7 +149,7 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
     return Judgement(
         asked=constraint_text(constraint),
         verdict=answer,
-        figure=None if figure is None else replace(figure, certified=certified(p, count)),
+        figure=None if figure is None else replace(figure, enough=is_enough(p, count)),
         reason=reason,
         samples_wanted=wanted,
     )
@@ -167,8 +167,8 @@ def _judge_pooled(constraint: Constraint, sample: _Sample, figure: Estimate | No
         reason = f"{sample.failed} of {sample.requests} requests failed and are not in it"
     elif figure is None or len(sample.groups) < 2:
         reason, wanted = "it has no interval from fewer than two completed requests", None
-    elif answer == "met" and not figure.certified and constraint.statistic is not None:
-        answer, wanted = "undecided", certified_from(_quantile_of(constraint.statistic))
+    elif answer == "met" and not figure.enough and constraint.statistic is not None:
+        answer, wanted = "undecided", enough_from(_quantile_of(constraint.statistic))
         reason = f"{figure.samples} requests are too few for {constraint.statistic}"
     elif answer == "undecided":
         reason, wanted = _INSIDE, _wanted(figure, constraint.limit)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from whet.core.records.summary import Estimate
-from whet.metrics.estimates import Floats, certified, student_t
+from whet.metrics.estimates import Floats, is_enough, student_t
 
 
 def clustered_mean(groups: Sequence[Floats]) -> Estimate | None:
@@ -36,8 +36,8 @@ def clustered_quantile(groups: Sequence[Floats], p: float) -> Estimate | None:
 
     Woodruff 1952: the share of values up to the quantile has a clustered interval; its ends, put
     around ``p``, are quantiles again. An end beyond the sample is None, and so are both with one
-    group. None without values. Gaps of one request share its luck, so ``samples``, and what they
-    certify, are the groups and not their values.
+    group. None without values. Gaps of one request share its luck, so ``samples`` are the groups
+    and not their values.
     """
     filled = [group for group in groups if len(group)]
     if not filled:
@@ -50,7 +50,7 @@ def clustered_quantile(groups: Sequence[Floats], p: float) -> Estimate | None:
         low=None if half is None else _order_statistic(values, p - half, math.floor),
         high=None if half is None else _order_statistic(values, p + half, math.ceil),
         samples=len(filled),
-        certified=certified(p, len(filled)),
+        enough=is_enough(p, len(filled)),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.records.summary import Estimate
-from whet.metrics.estimates import Floats, certified
+from whet.metrics.estimates import Floats, is_enough
 from whet.metrics.quantiles import clustered_mean, clustered_quantile
 from whet.metrics.window import work_and_seconds
 
@@ -50,7 +50,7 @@ def rate_over_starts(rates: Sequence[float], *, samples: int) -> Estimate:
 def quantile_over_starts(starts: Sequence[Sequence[Floats]], p: float) -> Estimate | None:
     """Return the ``p`` quantile of all values of all requests; the interval clusters by start.
 
-    Each start holds one array per request. ``samples``, which decide the certification, are the
+    Each start holds one array per request. ``samples``, of which there must be enough, are the
     requests that have a value. One start has no interval. None without values.
     """
     groups = [np.concatenate([*values, np.empty(0)]) for values in starts]
@@ -58,4 +58,4 @@ def quantile_over_starts(starts: Sequence[Sequence[Floats]], p: float) -> Estima
     if estimate is None:
         return None
     samples = sum(len(values) > 0 for start in starts for values in start)
-    return replace(estimate, samples=samples, certified=certified(p, samples))
+    return replace(estimate, samples=samples, enough=is_enough(p, samples))

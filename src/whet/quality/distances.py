@@ -21,7 +21,7 @@ from whet.core.errors import StorageError, UsageError
 from whet.core.records.quality_checks import DocumentDistance, ServerDistances
 from whet.core.records.summary import Estimate
 from whet.core.store import write_atomic
-from whet.metrics import certified
+from whet.metrics import is_enough
 from whet.quality.perplexity import document_mean
 
 _NO_TOKEN: Final = -1
@@ -145,7 +145,7 @@ def server_distances(variant: TopLogprobs, baseline: TopLogprobs) -> ServerDista
             low=None,
             high=None,
             samples=len(every_kl),
-            certified=certified(0.99, len(every_kl)),
+            enough=is_enough(0.99, len(every_kl)),
         ),
         flips=document_mean([(one.flips, one.tokens) for one in documents]),
         top_k=top_k,

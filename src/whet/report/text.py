@@ -16,7 +16,7 @@ ONE_START: Final = "one start: no verdict"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
-    """A figure ready to print. ``sure`` is False where too few samples certify it."""
+    """A figure ready to print. ``sure`` is False where its samples are too few."""
 
     text: str
     interval: str = ""
@@ -49,7 +49,7 @@ def shown(value: Estimate | float | None, *, unit: str = "") -> Shown:
     interval = ""
     if value.low is not None and value.high is not None:
         interval = f"{_with_unit(value.low, unit)} … {_with_unit(value.high, unit)}"
-    return Shown(text=_with_unit(value.value, unit), interval=interval, sure=value.certified)
+    return Shown(text=_with_unit(value.value, unit), interval=interval, sure=value.enough)
 
 
 def millinats(estimate: Estimate) -> Estimate:

@@ -14,7 +14,7 @@ tpot_p50_ms,tpot_p95_ms,e2e_p50_ms,e2e_p95_ms,itl_p50_ms,rps_mean,goodput_rps,\
 acceptance_length,prefix_hit_rate,expected_hit_rate,\
 perplexity,perplexity_ratio,perplexity_ratio_low,perplexity_ratio_high,tasks_right,tasks_asked,\
 status,evidence,tier,price_usd_per_hour,memory_kind,trials,requests,errors,warmup_excluded,\
-window_s,uncertified,failure,\
+window_s,too_few_samples,failure,\
 ttft_p50_ms_low,ttft_p50_ms_high,ttft_p95_ms_low,ttft_p95_ms_high,tps_mean_low,tps_mean_high,\
 cost_per_1m_tokens_low,cost_per_1m_tokens_high,tpot_p50_ms_low,tpot_p50_ms_high,\
 tpot_p95_ms_low,tpot_p95_ms_high,e2e_p50_ms_low,e2e_p50_ms_high,e2e_p95_ms_low,e2e_p95_ms_high,\
@@ -49,8 +49,8 @@ def test_one_line_a_cell(whole: Run, tmp_path: Path) -> None:
     # ttft p50 of fp16 at 1 is (38 + 9.5) × 1.25 ms in the factory, its interval ± 4 %
     assert float(lines[0]["ttft_p50_ms"]) == pytest.approx(59.375)
     assert float(lines[0]["ttft_p50_ms_low"]) == pytest.approx(57.0)
-    assert lines[0]["uncertified"] == "ttft_p95_ms"
-    assert lines[4]["uncertified"] == ""
+    assert lines[0]["too_few_samples"] == "ttft_p95_ms"
+    assert lines[4]["too_few_samples"] == ""
 
 
 def test_the_weights_of_each_variant_have_their_size(whole: Run, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_distances_of_a_variant_are_on_each_of_its_lines(gated: Run, tmp_path: P
     assert {(line["kl_low"], line["kl_high"]) for line in awq} == {("0.011808", "0.012792")}
     assert {line["kl_p99"] for line in awq} == {"0.21"}
     assert {line["flips"] for line in awq} == {"0.031"}
-    doubts = [line["uncertified"] for line in awq]
+    doubts = [line["too_few_samples"] for line in awq]
     assert doubts == [*["ttft_p95_ms kl_p99"] * 4, "kl_p99"]  # the last had 256 requests
     assert {line["kl"] for line in lines if line["config"] == "fp16"} == {""}
 

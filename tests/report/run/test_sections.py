@@ -180,10 +180,8 @@ def test_foreign_notes_stay_text(hostile: Run) -> None:
     assert "<script" not in html(hostile)
 
 
-def around(value: float, *, certified: bool = True) -> Estimate:
-    return Estimate(
-        value=value, low=value * 0.9, high=value * 1.1, samples=200, certified=certified
-    )
+def around(value: float, *, enough: bool = True) -> Estimate:
+    return Estimate(value=value, low=value * 0.9, high=value * 1.1, samples=200, enough=enough)
 
 
 def effect(lever: str, size: int, value: float, metric: str = "tps_mean") -> LeverEffect:

@@ -21,7 +21,7 @@ class Estimate:
     Figures of a server have an interval from two of its starts on; ``low`` and ``high`` are None
     for one.
 
-    ``certified`` is False for a percentile with fewer samples than the early-stopping floor
+    ``enough`` is False for a percentile with fewer samples than the early-stopping floor
     (64 for p90, 130 for p95, 662 for p99).
     """
 
@@ -29,7 +29,7 @@ class Estimate:
     low: float | None
     high: float | None
     samples: int
-    certified: bool = True
+    enough: bool = True
 
     def mapped(self, of: Callable[[float], float], *, falling: bool = False) -> Estimate:
         """The figure and its ends under a monotone function; a ``falling`` one swaps the ends."""

@@ -208,7 +208,7 @@ def _compared(
     if change is None:
         return None
     samples = min(one.samples, two.samples)
-    ratio = replace(change.ratio, samples=samples, certified=one.certified and two.certified)
+    ratio = replace(change.ratio, samples=samples, enough=one.enough and two.enough)
     verdict: ServerVerdict = "undecided" if ratio.low is None else "no difference"
     if change.different:
         verdict = "better" if (ratio.value > 1) == (metric.better == "higher") else "worse"

@@ -56,7 +56,7 @@ def answer(result: ServersCompared) -> str:
         return "No trials could be compared: no run is usable on both servers."
     if result.pairs < 2:
         return "Nothing is decided by one pair of trials; measure at least one whole A B B A."
-    certain = [item for item in result.comparisons if item.ratio.certified]
+    certain = [item for item in result.comparisons if item.ratio.enough]
     changes = {
         verdict: [_change(item) for item in certain if item.verdict == verdict]
         for verdict in ("better", "worse")

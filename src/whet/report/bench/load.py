@@ -161,4 +161,4 @@ def _shown(estimate: Estimate | None) -> Shown:
 def _point(estimate: Estimate | None) -> str:
     if estimate is None:
         return DASH
-    return f"{estimate.value:.2f}" if estimate.certified else f"{estimate.value:.2f}?"
+    return f"{estimate.value:.2f}" if estimate.enough else f"{estimate.value:.2f}?"

@@ -193,7 +193,7 @@ def _figure(judgement: Judgement) -> Cell:
     text = percent if "%" in judgement.asked else number
     low, high = ("" if end is None else text(end) for end in (figure.low, figure.high))
     interval = f" ({low} … {high})" if low or high else ""
-    return text_cell(f"{text(figure.value)}{'' if figure.certified else ' ?'}{interval}", tone)
+    return text_cell(f"{text(figure.value)}{'' if figure.enough else ' ?'}{interval}", tone)
 
 
 def _built_up(level: str, trial: TrialRecord) -> list[str]:

@@ -51,7 +51,7 @@ _CIRCUMSTANCES: Final = (
     "errors",
     "warmup_excluded",
     "window_s",
-    "uncertified",
+    "too_few_samples",
     "failure",
 )
 
@@ -125,7 +125,7 @@ def csv_records(run: Run) -> Iterator[dict[str, Value]]:
             **_cell_values(cell),
             **_quality_values(record),
             **_weight_values(run, cell.variant),
-            "uncertified": " ".join(_uncertified(cell, record)) or None,
+            "too_few_samples": " ".join(_too_few(cell, record)) or None,
             "decision": decided.label if decided else None,
             "evidence": run.evidence(cell.variant, cell.load),
             "tier": run.tier,
@@ -177,14 +177,14 @@ def _weight_values(run: Run, variant: str) -> dict[str, Value]:
     }
 
 
-def _uncertified(cell: CellSummary, record: QualityRecord | None) -> Iterator[str]:
-    """The columns whose percentile too few samples certify."""
+def _too_few(cell: CellSummary, record: QualityRecord | None) -> Iterator[str]:
+    """The columns whose percentile has too few samples."""
     for metric in METRICS.values():
         estimate = cell.estimate(metric.name)
-        if metric.marked and estimate is not None and not estimate.certified:
+        if metric.marked and estimate is not None and not estimate.enough:
             yield metric.name
     distances = record.distances if record else None
-    if distances is not None and not distances.kl_p99.certified:
+    if distances is not None and not distances.kl_p99.enough:
         yield "kl_p99"
 
 
