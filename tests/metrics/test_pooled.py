@@ -10,7 +10,8 @@ import pytest
 
 from whet.core.load import Load
 from whet.core.records.summary import Difference
-from whet.metrics.pooled import Block, StartTable, pooled_spread
+from whet.metrics.pooled import StartTable
+from whet.metrics.spread import Block, pooled_spread
 
 RUNS = 300
 _MARGIN = 3 * math.sqrt(0.05 * 0.95 / RUNS)
@@ -20,10 +21,11 @@ _MARGIN = 3 * math.sqrt(0.05 * 0.95 / RUNS)
 def block(*rows: list[float]) -> Block:
     """Rows of logarithms, one a variant, named a, b, c, …"""
     return Block(
+        load=Load.at(8),
         figures={
             chr(ord("a") + at): {number: math.exp(value) for number, value in enumerate(row)}
             for at, row in enumerate(rows)
-        }
+        },
     )
 
 
@@ -55,7 +57,7 @@ def test_a_balanced_block_has_the_textbook_spread_and_difference() -> None:
 
 
 def test_a_missing_start_leaves_the_others_paired() -> None:
-    one = Block(figures={"a": {0: 1.0, 1: 2.0, 2: 4.0}, "b": {0: 1.1, 2: 4.4}})
+    one = Block(load=Load.at(8), figures={"a": {0: 1.0, 1: 2.0, 2: 4.0}, "b": {0: 1.1, 2: 4.4}})
     change, variance = one.contrast("a", "b")
     assert math.exp(change) == pytest.approx(1.1)
     assert variance == pytest.approx(2 / 2)  # the two rounds that both have

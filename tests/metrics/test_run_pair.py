@@ -9,7 +9,8 @@ import pytest
 
 from tests.metrics.test_pooled import RUNS, _table
 from whet.core.load import Load
-from whet.metrics.pooled import StartTable, critical_t
+from whet.metrics.pooled import StartTable
+from whet.metrics.significance import Significance
 from whet.metrics.run_pair import RunPair
 
 CELLS = [("0", Load.at(1)), ("1", Load.at(8)), ("2", Load.at(32))]
@@ -37,7 +38,7 @@ def test_one_variant_a_run_gives_students_interval_of_two_samples() -> None:
         ("a", Load.at(8))
     )
     pooled = math.sqrt((np.var(before, ddof=1) + np.var(after, ddof=1)) / 2)
-    half = critical_t(freedom_of(before, after), 1) * pooled * math.sqrt(2 / 4)
+    half = Significance().critical(freedom_of(before, after)) * pooled * math.sqrt(2 / 4)
     assert ratio is not None
     assert ratio.value == pytest.approx(math.exp(0.105 - 0.005))
     assert (ratio.low, ratio.high) == (

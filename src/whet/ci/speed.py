@@ -14,8 +14,9 @@ from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.metrics import metrics_in
 from whet.metrics.metric import CounterMetric, Metric
-from whet.metrics.pooled import Cell, Figures, StartTable
+from whet.metrics.pooled import Cell, StartTable
 from whet.metrics.run_pair import RunPair
+from whet.metrics.spread import Figures
 from whet.report.text import shown
 
 ONE_START: Final = "one start has no interval; set load.trials to 2 or more"

@@ -32,6 +32,7 @@ from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.rate_search import RateSearch
+from whet.core.records.spread import Spreads, SpreadSet
 from whet.core.records.summary import CellSummary
 from whet.core.spec import Spec
 from whet.core.store import RunStore, read_record
@@ -148,6 +149,11 @@ class Run:
         first = self.spec.load.trials if self.spec else len(trials)
         return tuple(trial for trial in trials if (trial.trial >= first) == confirmation)
 
+    def measured_at(self, variant: str) -> tuple[Load, ...]:
+        """The loads that a variant is measured at, and others that a confirmation sent it."""
+        sent = (load for name, load in self._trials_by_cell if name == variant)
+        return tuple(sorted({*self.points_of(variant), *sent}))
+
     @cached_property
     def _stored_cells(self) -> tuple[CellSummary, ...]:
         return tuple(self.store.all("cells", CellSummary))
@@ -181,6 +187,12 @@ class Run:
     def lever_effects(self) -> LeverEffects | None:
         """What each lever brings, alone and beside others."""
         return self.store.get("effects", "all", LeverEffects)
+
+    @cached_property
+    def spreads(self) -> tuple[Spreads, ...]:
+        """How much the starts vary, by metric."""
+        stored = self.store.get("spreads", "all", SpreadSet)
+        return () if stored is None else stored.spreads
 
     @cached_property
     def costs(self) -> tuple[LeverCost, ...]:

@@ -9,21 +9,12 @@ from whet.core.records.decision import (
     CellDecision,
     Decision,
     Excluded,
-    MatrixEntry,
     Recommendation,
 )
-from whet.core.records.summary import Difference
+from whet.decision.choice import TierChoices
 from whet.decision.eligible import DecisionInputs, EligibleCell, split_eligible
-from whet.decision.matrix import (
-    best_at,
-    confirmation,
-    recommended_point,
-    result_at,
-    slo_points,
-    tested_differences,
-    unmet,
-)
-from whet.decision.recommend import recommend
+from whet.decision.matrix import meets, recommended_point, slo_points, unmet
+from whet.decision.recommend import entry, recommend
 
 
 def decide(inputs: DecisionInputs) -> Decision:
@@ -35,73 +26,69 @@ def decide(inputs: DecisionInputs) -> Decision:
     """
     eligible: list[EligibleCell] = []
     excluded: list[Excluded] = []
-    matrix: list[MatrixEntry] = []
-    differences: list[Difference] = []
     for tier in inputs.tiers:
         counted, dropped = split_eligible(tier)
         eligible += counted
         excluded += dropped
-        matrix += [best_at(counted, point) for point in slo_points(tier.tier, inputs.objective)]
-        differences += tested_differences(counted, tier, inputs)
-    chosen = recommend(eligible, inputs)
+    tiers = [TierChoices(eligible=eligible, tier=tier, inputs=inputs) for tier in inputs.tiers]
+    chosen = recommend(tiers, inputs)
     if chosen is None:
-        excluded += _not_confirmed(eligible, inputs)
-    cells = _statuses(inputs, eligible, excluded, chosen)
+        excluded += _not_confirmed(tiers)
+    cells = tuple(status for each in tiers for status in _statuses(each, excluded, chosen))
     return Decision(
         baseline=inputs.baseline,
         reference=inputs.reference,
-        matrix=tuple(matrix),
+        matrix=tuple(
+            entry(each, point)
+            for each in tiers
+            for point in slo_points(each.tier.tier, inputs.objective)
+        ),
         excluded=tuple(excluded),
         recommendation=chosen,
         cells=cells,
-        differences=tuple(differences),
+        differences=tuple(change for each in tiers for change in each.differences),
         limits=next((cell.limits for cell in cells if cell.status == "recommended"), ()),
     )
 
 
-def _not_confirmed(eligible: Sequence[EligibleCell], inputs: DecisionInputs) -> Iterator[Excluded]:
+def _not_confirmed(tiers: Sequence[TierChoices]) -> Iterator[Excluded]:
     """Yield the cells that met the objective once, and not when they were measured again."""
-    for tier in inputs.tiers:
-        point = recommended_point(tier.tier, inputs.objective)
-        shown = confirmation(eligible, tier, point, inputs.reference)
-        for (variant, load), why in shown.missed.items():
+    for each in tiers:
+        for (variant, load), why in each.main.missed.items():
             reason = f"measured again on fresh starts {why}"
             yield Excluded(
                 variant=variant,
                 load=load,
                 reason=reason,
-                tier=tier.tier,
+                tier=each.tier.tier,
                 kind="not confirmed",
             )
 
 
 def _statuses(
-    inputs: DecisionInputs,
-    eligible: Sequence[EligibleCell],
-    excluded: Sequence[Excluded],
-    chosen: Recommendation | None,
-) -> tuple[CellDecision, ...]:
-    """Return the status of every cell, judged at the recommended point of its tier."""
-    kinds = {(item.tier, item.variant, item.load): item.kind for item in excluded}
-    by_cell = {(x.tier, x.cell.variant, x.cell.load): x for x in eligible}
-    statuses = []
-    for tier in inputs.tiers:
-        point = recommended_point(tier.tier, inputs.objective)
-        for cell in tier.cells:
-            key = (tier.tier, cell.variant, cell.load)
-            status = CellDecision(
-                variant=cell.variant, load=cell.load, tier=tier.tier, status="qualifies"
-            )
-            own = next((k for k in (key, (tier.tier, cell.variant, None)) if k in kinds), None)
-            if own is not None:
-                status = replace(status, status="excluded", detail=kinds[own])
-            elif missed := unmet(by_cell[key], point):
-                status = replace(status, status="misses", detail=", ".join(missed))
-            elif chosen is not None and key == (chosen.tier, chosen.variant, chosen.load):
-                status = replace(status, status="recommended")
-            elif result_at(by_cell[key], point) == "point estimate":
-                status = replace(status, detail="as a point estimate")
-            if status.status in ("recommended", "qualifies"):
-                status = replace(status, limits=by_cell[key].limits)
-            statuses.append(status)
-    return tuple(statuses)
+    choices: TierChoices, excluded: Sequence[Excluded], chosen: Recommendation | None
+) -> Iterator[CellDecision]:
+    """Yield the status of every cell of a tier, judged at its recommended point."""
+    tier, again = choices.tier, choices.main.again
+    kinds = {(item.variant, item.load): item.kind for item in excluded if item.tier == tier.tier}
+    by_place = {item.place: again.get(item.place, item) for item in choices.own} | dict(again)
+    point = recommended_point(tier.tier, choices.inputs.objective)
+    places = [(cell.variant, cell.load) for cell in (*tier.cells, *tier.confirmation)]
+    best = None if chosen is None else (chosen.tier, chosen.variant, chosen.load)
+    for variant, load in dict.fromkeys(places):
+        place = variant, load
+        status = CellDecision(variant=variant, load=load, tier=tier.tier, status="qualifies")
+        own = next((each for each in (place, (variant, None)) if each in kinds), None)
+        if own is not None:
+            status = replace(status, status="excluded", detail=kinds[own])
+        elif place not in by_place:
+            status = replace(status, status="excluded", detail="not confirmed")
+        elif missed := unmet(by_place[place], point):
+            status = replace(status, status="misses", detail=", ".join(missed))
+        elif (tier.tier, *place) == best:
+            status = replace(status, status="recommended")
+        elif meets(by_place[place], point) == "likely":
+            status = replace(status, detail="likely")
+        if status.status in ("recommended", "qualifies"):
+            status = replace(status, limits=by_place[place].limits)
+        yield status

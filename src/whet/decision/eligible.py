@@ -28,9 +28,9 @@ Unfit = tuple[ExclusionKind, str]
 class TierInputs:
     """One machine's run. ``quality`` maps a variant's name to its record.
 
-    ``throughput`` and ``ttft`` have the figures of every start: output tokens a second, and TTFT
-    p95 in ms. ``confirmation`` are the cells that were measured again after the selection, and
-    ``confirmed_throughput`` their starts. ``degenerate`` maps a variant's name to the check of its
+    ``tables`` have the figures of every start by metric. ``confirmation`` are the cells that were
+    measured again after the selection, ``fresh`` their starts, and ``looks`` how often the starts
+    were to be looked at while they grew. ``degenerate`` maps a variant's name to the check of its
     timed answers. ``price_usd_per_hour`` is one server's; ``demand_rps`` what all together
     take, None for closed loops. ``disturbed`` are the cells that another process slowed
     down while they were measured.
@@ -45,18 +45,23 @@ class TierInputs:
     cells: Sequence[CellSummary]
     quality: Mapping[str, QualityRecord]
     verdicts: Sequence[Verdict]
-    throughput: StartTable
-    ttft: StartTable
+    tables: Mapping[str, StartTable]
     price_usd_per_hour: float = 0.0
     demand_rps: float | None = None
     confirmation: Sequence[CellSummary] = ()
-    confirmed_throughput: StartTable | None = None
+    fresh: Mapping[str, StartTable] = field(default_factory=dict)
+    looks: int = 1
     degenerate: Mapping[str, DegenerateTraffic] = field(default_factory=dict)
     disturbed: Collection[Cell] = ()
     faults: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     speculating: Collection[str] = ()
     sampled: str | None = None
+
+    @property
+    def throughput(self) -> StartTable:
+        """Output tokens a second; cost at one price is its inverse."""
+        return self.tables["tps_mean"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,8 +163,7 @@ def _unfinished(cell: CellSummary) -> Unfit | None:
         why = f": {cell.failure}" if cell.failure else ""
         return cell.status, f"the cell is {cell.status}{why}"
     if cell.errors:
-        total = cell.requests + cell.errors
-        return "failed requests", f"{cell.errors} of {total} requests failed"
+        return "failed requests", f"{cell.errors} of {cell.requests} requests failed"
     missing = [
         name
         for name, figure in (("cost", cell.cost_per_1m_tokens), ("TTFT p95", cell.ttft_p95_ms))

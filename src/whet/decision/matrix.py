@@ -1,28 +1,27 @@
-"""The cheapest variant at each TTFT target and tolerance, and which cells are compared."""
+"""The limits at each TTFT target and tolerance, and which cells meet them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from whet.core.format import plural
 from whet.core.load import Load
-from whet.core.records.decision import MatrixEntry, Result
-from whet.core.records.summary import CellSummary, Difference, Estimate
+from whet.core.records.decision import Meets
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.spec import ObjectiveSpec
 from whet.decision import words
 from whet.decision.eligible import (
-    DecisionInputs,
     EligibleCell,
-    TierInputs,
     quality_verdict,
     quality_words,
-    split_eligible,
 )
 from whet.metrics import METRICS
 from whet.metrics.metric import Metric
-from whet.metrics.pooled import Cell
+
+_SURENESS: Final[tuple[Meets, ...]] = ("no", "unknown", "likely", "yes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,44 +106,24 @@ def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
     return missed if item.unfit is None else [*missed, item.unfit[0]]
 
 
-def result_at(item: EligibleCell, point: SloPoint) -> Result:
-    """Return whether a cell that meets every limit does so with 95% confidence.
-
-    The upper end of each interval must be below its limit, and the percentile must have the
-    samples that certify it.
-    """
-    sure = all(
-        figure is not None and figure.enough and figure.high is not None and figure.high < limit
-        for _, limit, figure in point.bounds(item.cell)
-    )
-    return "certified" if sure else "point estimate"
+def meets(item: EligibleCell, point: SloPoint) -> Meets:
+    """Return whether a cell's latencies are below their limits, and how surely."""
+    return min((_meets(limit, at) for _, limit, at in point.bounds(item.cell)), key=_SURENESS.index)
 
 
-def best_at(eligible: Sequence[EligibleCell], point: SloPoint) -> MatrixEntry:
-    """Return the matrix entry of one SLO point: the cheapest cell that meets every limit."""
-    ranking = qualifying(eligible, point)
-    if not ranking:
-        return MatrixEntry(
-            tier=point.tier,
-            ttft_target_ms=point.ttft_ms,
-            quality_tolerance=point.tolerance,
-            outcome="none",
-            reason=_why_no_winner(eligible, point),
-        )
-    first = ranking[0]
-    return MatrixEntry(
-        tier=point.tier,
-        ttft_target_ms=point.ttft_ms,
-        quality_tolerance=point.tolerance,
-        outcome=result_at(first, point),
-        variant=first.cell.variant,
-        load=first.cell.load,
-        cost_per_1m_tokens=first.cost,
-        ttft_p95_ms=first.ttft,
-        tps_mean=first.cell.tps_mean,
-        reason=_why_first(first, best_per_variant(ranking)[1:]),
-        fleet=first.fleet,
-    )
+def _meets(limit: float, figure: Estimate | None) -> Meets:
+    if figure is None:
+        return "no"
+    if figure.value >= limit:
+        return "unknown" if figure.low is not None and figure.low < limit else "no"
+    sure = figure.enough and figure.high is not None and figure.high < limit
+    return "yes" if sure else "likely"
+
+
+def may_qualify(item: EligibleCell, point: SloPoint) -> bool:
+    """Return whether a cell meets every limit but for latencies that it does not miss for sure."""
+    latencies = {metric.title for metric, _, _ in point.bounds(item.cell)}
+    return meets(item, point) != "no" and set(unmet(item, point)) <= latencies
 
 
 def best_per_variant(ranking: Sequence[EligibleCell]) -> list[EligibleCell]:
@@ -155,22 +134,12 @@ def best_per_variant(ranking: Sequence[EligibleCell]) -> list[EligibleCell]:
     return list(best.values())
 
 
-def _why_first(first: EligibleCell, others: Sequence[EligibleCell]) -> str:
-    tail = f"TTFT p95 {words.milliseconds(first.ttft)}"
-    reason = f"{words.cell_label(first.cell)}: {words.cost(first)}, {tail}"
-    if others:
-        reason += f"; next is {words.cell_label(others[0].cell)}, {words.cost(others[0])}"
-    else:
-        reason += "; no other variant qualifies"
-    return reason if first.ttft.enough else f"{reason}; {too_few(first)}"
-
-
 def too_few(item: EligibleCell) -> str:
     """Return the caution for a p95 of too few samples."""
-    return f"the p95 rests on {item.ttft.samples} requests, below the 130 that certify one"
+    return f"the p95 rests on {item.ttft.samples} requests, below the 130 that it takes"
 
 
-def _why_no_winner(eligible: Sequence[EligibleCell], point: SloPoint) -> str:
+def why_none(eligible: Sequence[EligibleCell], point: SloPoint) -> str:
     """Count what cells miss, and name the cell that came nearest."""
     if not eligible:
         return "no cell finished with evidence of what it claims"
@@ -228,76 +197,3 @@ def _measured(item: EligibleCell) -> str:
         return quality_words(record)
     change = f"perplexity {words.regression(record.perplexity_ratio)}"
     return change if record.reason is None else f"{change}; {record.reason}"
-
-
-def best_of(eligible: Sequence[EligibleCell], point: SloPoint, variant: str) -> EligibleCell | None:
-    """Return the variant's cheapest cell that qualifies on the point's tier, or None."""
-    own = [item for item in eligible if (item.tier, item.cell.variant) == (point.tier, variant)]
-    return next(iter(qualifying(own, point)), None)
-
-
-def finalists(
-    eligible: Sequence[EligibleCell], point: SloPoint, reference: str
-) -> list[EligibleCell]:
-    """Return the cells to confirm: the cheapest, the next variant, the reference; each once."""
-    ranking = qualifying([item for item in eligible if item.tier == point.tier], point)
-    chosen = best_per_variant(ranking)[:2]
-    usual = best_of(eligible, point, reference)
-    if usual is not None and usual.cell.variant not in {item.cell.variant for item in chosen}:
-        chosen.append(usual)
-    return chosen
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Confirmation:
-    """What measuring a tier's finalists again has shown so far.
-
-    ``arms`` are the finalists without the cells that missed a limit, ``again`` those of them that
-    were measured again, with the new figures. ``missed`` says what was not confirmed and why.
-    """
-
-    arms: tuple[EligibleCell, ...]
-    again: Mapping[Cell, EligibleCell]
-    missed: Mapping[Cell, str]
-
-    def settled(self, reference: str) -> bool:
-        """Whether the cheapest arm is confirmed, and so is what it is compared with."""
-        needed = [item for item in self.arms if item.cell.variant == reference]
-        return all(item.place in self.again for item in (*self.arms[:1], *needed))
-
-
-def confirmation(
-    eligible: Sequence[EligibleCell], tier: TierInputs, point: SloPoint, reference: str
-) -> Confirmation:
-    """Hold what was measured again to the same limits. A cell that misses one there is left out."""
-    again, dropped = split_eligible(replace(tier, cells=tier.confirmation))
-    missed = {(item.variant, item.load): item.reason for item in dropped if item.load is not None}
-    for item in again:
-        if item.unfit is None and (names := unmet(item, point)):
-            missed[item.place] = f"it misses {', '.join(names)}"
-    left = [item for item in eligible if item.place not in missed]
-    return Confirmation(
-        arms=tuple(finalists(left, point, reference)),
-        again={item.place: item for item in again if item.place not in missed},
-        missed=missed,
-    )
-
-
-def tested_differences(
-    eligible: Sequence[EligibleCell], tier: TierInputs, inputs: DecisionInputs
-) -> list[Difference]:
-    """Test the cost of each variant that qualifies against the reference's.
-
-    This is the family of tested differences of a run: one comparison a variant, each at its own
-    cheapest load. At a rate throughput is given, so nothing is tested.
-    """
-    point = recommended_point(tier.tier, inputs.objective)
-    ranking = qualifying(eligible, point)
-    usual = best_of(eligible, point, inputs.reference)
-    if usual is None or usual.fleet is not None:
-        return []
-    others = [item for item in best_per_variant(ranking) if item.cell.variant != inputs.reference]
-    changes = (
-        tier.throughput.difference(usual.place, item.place, family=len(others)) for item in others
-    )
-    return [item for item in changes if item is not None]

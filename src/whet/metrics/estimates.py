@@ -61,13 +61,28 @@ def quantile_estimate(values: Sequence[float], p: float) -> Estimate | None:
     )
 
 
-# scipy.stats has both functions below and takes half a second to import.
+# scipy.stats has the functions below and takes half a second to import.
 @lru_cache(maxsize=4096)
 def student_t(freedom: float, p: float = (1 + CONFIDENCE) / 2) -> float:
     """The ``p`` quantile of Student's t; without ``p`` that of a two-sided 95% interval."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, p))
+
+
+@lru_cache(maxsize=4096)
+def least_shift(freedom: float, critical: float, power: float = 0.8) -> float:
+    """The noncentrality at which Student's t exceeds ``critical`` with ``power``."""
+    from scipy.special import nctdtrinc
+
+    return float(nctdtrinc(freedom, 1 - power, critical))
+
+
+def f_exceeded(ratio: float, above: float, below: float) -> float:
+    """P(F > ratio) of Fisher's F with ``above`` and ``below`` degrees of freedom."""
+    from scipy.special import fdtrc
+
+    return float(fdtrc(above, below, ratio))
 
 
 @lru_cache(maxsize=4096)

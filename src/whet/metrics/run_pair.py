@@ -10,15 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from whet.core.records.summary import Estimate
-from whet.metrics.pooled import (
-    Block,
-    Cell,
-    Spread,
-    StartTable,
-    critical_t,
-    fewest_starts,
-    level_spread,
-)
+from whet.metrics.pooled import Cell, StartTable
+from whet.metrics.significance import Growth, Significance
+from whet.metrics.spread import Block, Spread, level_spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +45,7 @@ class RunPair:
         if self.spread.sd is None:
             return Estimate(value=math.exp(change), low=None, high=None, samples=min(counts))
         error = self.spread.sd * math.sqrt(sum(1 / count for count in counts))
-        half = critical_t(self.spread.freedom, 1) * error
+        half = Significance().critical(self.spread.freedom) * error
         return Estimate(
             value=math.exp(change),
             low=math.exp(change - half),
@@ -60,15 +54,15 @@ class RunPair:
         )
 
     def starts_to_decide(self, cell: Cell, limit: float) -> int | None:
-        """How many starts of each would place the ratio on one side of ``limit``.
+        """How many starts of each would place the ratio on one side of ``limit``, with 80% power.
 
         A plan by the pooled spread, if the ratio stays as measured; None where more than 200.
         """
-        sd, counts = self.spread.sd, self._starts(cell)
-        if sd is None or min(counts) == 0:
+        starts = min(self._starts(cell))
+        if self.spread.sd is None or starts == 0:
             return None
-        per_start = self.spread.freedom / max(1, min(counts) - 1)
-        return fewest_starts(abs(self._change(cell) - math.log(limit)), sd, per_start, sides=2)
+        growth = Growth(starts=starts, spread=self.spread, sides=2)
+        return growth.starts_to_show(abs(self._change(cell) - math.log(limit)), Significance())
 
     def _starts(self, cell: Cell) -> tuple[int, int]:
         return self.reference.starts(cell), self.candidate.starts(cell)
@@ -87,8 +81,9 @@ class RunPair:
         first = 1 + max((n for block in self.reference.pool for n in block.rounds), default=-1)
         for block in self.candidate.pool:
             yield Block(
+                load=block.load,
                 figures={
                     name: {first + number: value for number, value in figures.items()}
                     for name, figures in block.figures.items()
-                }
+                },
             )

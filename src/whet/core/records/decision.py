@@ -8,10 +8,13 @@ from typing import Literal
 from whet.core.load import Load
 from whet.core.records.summary import Difference, Estimate
 
-Result = Literal["certified", "point estimate"]
-"""``certified``: every limit holds with 95% confidence. ``point estimate``: only the point does."""
+Meets = Literal["yes", "likely", "unknown", "no"]
+"""Whether a cell's latencies are below their limits.
 
-MatrixOutcome = Literal["certified", "point estimate", "none"]
+``yes``: the whole 95% interval of each is, and has enough requests. ``likely``: each figure is.
+``unknown``: a figure is not, but its interval reaches below. ``no``: a whole interval is not, or a
+figure without one.
+"""
 ExclusionKind = Literal[
     "interrupted",
     "failed",
@@ -42,37 +45,51 @@ class Fleet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MatrixEntry:
-    """The cheapest variant that qualifies at one tier, TTFT target and quality tolerance.
+class LimitAdvice:
+    """A latency that is not below its limit for sure yet.
 
-    ``outcome`` says how surely it meets the latency limits, or is ``none``.
+    ``starts`` of the server in all would show it with 80% power, if its figure stays; None where
+    more than 200, or unknown.
+    """
+
+    metric: str
+    limit_ms: float
+    starts: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatrixEntry:
+    """What to deploy at one tier, TTFT target and quality tolerance; without variant: nothing.
+
+    ``difference`` is the test of its throughput against the default's, at one price; None where it
+    is the default, where the default cannot meet the limits, and at rates. ``measured_again``: the
+    figures are those of fresh starts.
     """
 
     tier: str
     ttft_target_ms: float
     quality_tolerance: float
-    outcome: MatrixOutcome
+    meets: Meets | None = None
     variant: str | None = None
     load: Load | None = None
     cost_per_1m_tokens: Estimate | None = None
     ttft_p95_ms: Estimate | None = None
-    tps_mean: Estimate | None = None
+    difference: Difference | None = None
+    saving: Estimate | None = None
+    measured_again: bool = False
     reason: str
     fleet: Fleet | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """One deployment, what it saves against the reference, and how sure both are.
+    """One deployment, whether it meets its limits, and what it costs less than the default.
 
-    ``result`` is ``certified`` where every latency limit holds with 95% confidence and the cost
-    differs from the reference's; else ``point estimate``, and ``starts_needed`` is how many starts
-    of each in all would be enough (None: more than 200, or unknown). ``confirmed``: the figures are
-    those of fresh starts on fresh traffic; ``selected_cost`` is then the cost at the selection.
-    ``saving`` is 1 − cost ÷ the reference's at its best load, None where the reference does not
-    qualify. ``difference`` is the test behind it, of throughput at one price; None across machines.
-    Where rates were measured, ``fleet`` takes the demand and
-    savings are in dollars a month.
+    ``measured_again``: every figure is of fresh starts on fresh traffic. ``difference`` is the test
+    of its throughput against the reference's at one price, as in ``MatrixEntry``; ``saving`` is the
+    same as 1 − cost ÷ the reference's. ``cheaper``: the saving is shown. ``reference_load`` and
+    ``reference_meets`` say what it is compared with. ``advice`` has the limits that are not met for
+    sure. Where rates were measured, ``fleet`` takes the demand and savings are in dollars a month.
     """
 
     variant: str
@@ -80,15 +97,18 @@ class Recommendation:
     tier: str
     ttft_target_ms: float
     quality_tolerance: float
-    result: Result
-    starts_needed: int | None
+    meets: Meets
+    advice: tuple[LimitAdvice, ...] = ()
     cost_per_1m_tokens: Estimate
     reference: str
-    reference_cost_per_1m_tokens: Estimate | None
+    reference_load: Load | None = None
+    reference_meets: Meets | None = None
+    reference_cost_per_1m_tokens: Estimate | None = None
+    reference_ttft_p95_ms: Estimate | None = None
     saving: Estimate | None
     difference: Difference | None
-    confirmed: bool
-    selected_cost: Estimate | None
+    cheaper: bool
+    measured_again: bool
     reasons: tuple[str, ...]
     cautions: tuple[str, ...]
     ttft_p95_ms: Estimate | None = None
@@ -122,7 +142,7 @@ class Finalists:
 class CellDecision:
     """A measured cell's status for the recommended TTFT target and quality tolerance.
 
-    ``detail`` is short: what excludes the cell, what it misses, or how sure it qualifies.
+    ``detail`` is short: what excludes the cell, what it misses, or that it meets its limits likely.
     ``limits`` are sentences on what a deployment of it must not be used for, or was not checked.
     """
 
@@ -135,7 +155,7 @@ class CellDecision:
 
     @property
     def label(self) -> str:
-        """``excluded: quality``, ``misses TTFT p95``, ``qualifies as a point estimate``."""
+        """``excluded: quality``, ``misses TTFT p95``, ``qualifies``."""
         if self.detail is None:
             return self.status
         joint = ": " if self.status == "excluded" else " "
@@ -148,8 +168,9 @@ class Decision:
 
     ``reference`` is the variant that savings are against: the engine's defaults, which are the
     16-bit weights with the prefix cache, where they were measured; else the baseline.
-    ``differences`` are the tested ones: each variant's cost against the reference's. ``limits`` are
-    those of the recommended cell, and stand wherever the recommendation does.
+    ``differences`` are the tested ones: each variant's throughput against the reference's, that of
+    the recommended one on fresh starts. ``limits`` are those of the recommended cell, and stand
+    wherever the recommendation does.
     """
 
     baseline: str

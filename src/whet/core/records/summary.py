@@ -67,6 +67,7 @@ class CellSummary:
     ``cost_per_1m_tokens`` is USD. ``memory_gb`` is decimal GB of the server's process tree: device
     memory on a GPU, resident memory on a CPU (``memory_kind`` says which).
     ``status`` is complete, interrupted or failed; a failed cell says why in ``failure``.
+    ``selected_cost`` is the cost at the first starts, where all other figures are of fresh ones.
     """
 
     variant: str
@@ -81,6 +82,7 @@ class CellSummary:
     warmup_excluded: int = 0
     failure: str | None = None
     starts: int = 1
+    selected_cost: Estimate | None = None
     figures: Mapping[str, Figure]
 
     ttft_p95_ms = _Named[Estimate]()
@@ -122,9 +124,10 @@ class Difference:
     ``ratio`` is candidate ÷ reference with its 95% interval, simultaneous over the ``family`` of
     tested comparisons, open where the starts cannot give one. A ``family`` of 0 is exploratory:
     the interval is for this ratio alone and nothing is tested. ``different`` where a tested
-    interval leaves out 1. ``starts_needed`` is how many starts of each in all would show a
-    difference of this size, None where more than 200. ``detectable`` is the smallest difference,
-    as a share, that these starts would have shown with 80% power.
+    interval leaves out 1, and what had to be shown before was. ``starts_needed`` of each in all
+    would show a difference of this size with 80% power, None where more than 200. ``detectable`` is
+    the smallest difference, as a share, that these starts would have shown with 80% power.
+    ``fresh``: the starts are those of a confirmation, at every look of which the interval holds.
     """
 
     metric: str
@@ -137,3 +140,4 @@ class Difference:
     different: bool
     starts_needed: int | None
     detectable: float | None
+    fresh: bool = False

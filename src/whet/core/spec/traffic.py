@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from whet.core.load import Load
 from whet.core.records.engine import Scalar
@@ -75,6 +75,8 @@ REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "load.batch_sizes": "load.batch_sizes is load.concurrency now; rename the key",
         "load.repeat_baseline": "load.repeat_baseline is gone; remove the key: every configuration "
         "is started load.trials times, which shows the noise",
+        "load.precision": "load.precision is gone; remove the key: fresh starts are added until "
+        "the difference is shown, load.max_starts of them at most",
         "load.head_of_line": "load.head_of_line is gone; set workload.long_prompts, the share of "
         "long prompts, and read stall_p95_ms of each cell",
         "workload.pool": "workload.pool is gone; remove the key and set traffic: log.jsonl, your "
@@ -82,12 +84,6 @@ REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Keys that a spec had, and what to do about each."""
-
-
-def _share(value: Any) -> Any:
-    """``5%`` as 0.05; a number is a share already."""
-    number = value.strip().removesuffix("%") if isinstance(value, str) else ""
-    return float(number) / 100 if number.replace(".", "", 1).isdigit() else value
 
 
 class LoadSpec(Strict):
@@ -104,9 +100,8 @@ class LoadSpec(Strict):
     and backwards by turns (ABBA), so that the drift of the machine falls on all alike; ``blocks``
     measures all trials of a variant on one start, so nothing has an interval. ``together`` names
     variants whose servers start at the same time, to be measured one after the other. ``confirm``
-    measures the cheapest variant, the next and the reference again, on two fresh starts each and
-    fresh traffic; with ``precision`` (``5%``) until the interval of the cheapest one's cost is at
-    most that far on either side, with ``max_starts`` fresh starts at most.
+    measures the cheapest variant and the default again, on fresh traffic and two fresh starts each;
+    more, two by two, until their difference is shown or cannot be by ``max_starts`` of each.
     """
 
     order: Literal["blocks", "interleaved"] = "interleaved"
@@ -125,15 +120,8 @@ class LoadSpec(Strict):
     warmup_requests: Annotated[Whole, Field(ge=0)] = 20
     request_timeout_s: Annotated[float, Field(gt=0)] = 120.0
     confirm: bool = True
-    precision: Annotated[float, BeforeValidator(_share), Field(gt=0, lt=1)] | None = None
     max_starts: Annotated[int, Field(ge=2, le=_MAX_TRIALS)] = 10
     together: tuple[tuple[str, ...], ...] = ()
-
-    @model_validator(mode="after")
-    def _precision_of_a_confirmation(self) -> LoadSpec:
-        if self.precision is not None and not self.confirm:
-            raise ValueError("load.precision is of the confirmation; leave out confirm: false")
-        return self
 
     @model_validator(mode="after")
     def _one_kind_of_load(self) -> LoadSpec:

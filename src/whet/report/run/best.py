@@ -36,10 +36,7 @@ _RANKS = ("recommended", "qualifies", "misses", "excluded")
 
 
 def build(run: Run) -> Section | None:
-    """One row a variant, each with its cost against the default's and the baseline's.
-
-    All are figures of the first starts, so that the rows can be compared.
-    """
+    """One row a variant, each with its cost against the default's, as it was tested."""
     if run.decision is None:
         return None
     cells = [cell for name in run.variants if (cell := best_cell(run, name)) is not None]
@@ -48,7 +45,7 @@ def build(run: Run) -> Section | None:
         hardware = run.spec.hardware
         source = f": {hardware.price_source}" if hardware.price_source else ""
         words = f"Cost at ${hardware.price_usd_per_hour:,g} an hour{source}."
-        nodes.append(Paragraph(text=words, tone="muted"))
+        nodes.append(Paragraph(text=f"{words} {_fresh(cells)}".rstrip(), tone="muted"))
     nodes += exclusion_nodes(run.decision)
     return Section(
         id="best",
@@ -64,8 +61,18 @@ def _title(chosen: Recommendation | None) -> str:
     if chosen is None:
         return words
     tolerance = tolerance_words(chosen.quality_tolerance)
-    when = ", before the confirmation" if chosen.confirmed else ""
-    return f"{words} within {target_words(chosen.ttft_target_ms)} and {tolerance}{when}"
+    return f"{words} within {target_words(chosen.ttft_target_ms)} and {tolerance}"
+
+
+def _fresh(cells: list[CellSummary]) -> str:
+    """Which rows are of fresh starts, where some are: no ratio is of both kinds."""
+    again = [cell.variant for cell in cells if cell.selected_cost is not None]
+    if not again:
+        return ""
+    return (
+        f"Measured again on fresh starts: {', '.join(again)}; the other rows, and their cost "
+        "against the default, are of the first starts."
+    )
 
 
 def best_cell(run: Run, variant: str) -> CellSummary | None:
@@ -88,7 +95,6 @@ def _usd(cell: CellSummary) -> float:
 
 
 def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:
-    against = list(dict.fromkeys((decision.reference, decision.baseline)))
     return table(
         _title(decision.recommendation),
         [
@@ -97,14 +103,14 @@ def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:
             metric_column(METRICS["ttft_p95_ms"]),
             replace(metric_column(METRICS["tps_mean"]), drop=2),
             metric_column(METRICS["cost_per_1m_tokens"]),
-            *figure_columns(*(("Cost vs", name) for name in against)),
+            *figure_columns(("Cost vs", decision.reference)),
             "status",
         ],
-        (_row(run, decision, cell, against) for cell in cells),
+        (_row(run, decision, cell) for cell in cells),
     )
 
 
-def _row(run: Run, decision: Decision, cell: CellSummary, against: list[str]) -> Row:
+def _row(run: Run, decision: Decision, cell: CellSummary) -> Row:
     decided = run.decided(cell.variant, cell.load)
     status = decided.label if decided else "not decided"
     tone: Tone = "plain"
@@ -113,14 +119,15 @@ def _row(run: Run, decision: Decision, cell: CellSummary, against: list[str]) ->
     elif decided is not None and decided.status == "recommended":
         tone = "good" if is_win(decision) else "strong"
     figures = [cell.ttft_p95_ms, cell.tps_mean, figure_cell(cell.cost_per_1m_tokens, unit="$")]
-    changes = [_against(run, cell, name) for name in against]
-    return row([cell.variant, cell.load, *figures, *changes, status], tone=tone)
+    return row([cell.variant, cell.load, *figures, _against(decision, cell), status], tone=tone)
 
 
-def _against(run: Run, cell: CellSummary, name: str) -> str | None:
-    """The change of cost against a variant's best cell; None where it has none."""
-    other = None if cell.variant == name else best_cell(run, name)
-    return None if other is None else f"{_usd(cell) / _usd(other) - 1:+.1%}"
+def _against(decision: Decision, cell: CellSummary) -> str | None:
+    """The change of cost against the default's that was tested; None where none was."""
+    place = cell.variant, cell.load
+    changes = (x for x in decision.differences if (x.candidate, x.load) == place)
+    change = next(changes, None)
+    return None if change is None else f"{1 / change.ratio.value - 1:+.1%}"
 
 
 def exclusion_nodes(decision: Decision) -> list[Node]:

@@ -125,6 +125,7 @@ def csv_records(run: Run) -> Iterator[dict[str, Value]]:
             **_cell_values(cell),
             **_quality_values(record),
             **_weight_values(run, cell.variant),
+            **_fields(["selected_cost_per_1m_tokens"], cell.selected_cost),
             "too_few_samples": " ".join(_too_few(cell, record)) or None,
             "decision": decided.label if decided else None,
             "evidence": run.evidence(cell.variant, cell.load),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import neg
 from typing import Final
 
-from whet.core.format import number, plural
+from whet.core.format import percent, plural
 from whet.core.load import Load
-from whet.core.records.decision import Decision, Recommendation
+from whet.core.records.decision import Decision, MatrixEntry, Recommendation
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
 from whet.report.charts.palette import Look, looks
 from whet.report.charts.plots import Point
-from whet.report.text import ONE_START, shown
+from whet.report.text import shown
 
 UNPROVED: Final = ("contradicted", "unproved")
 """Outcomes with which a cell does not count."""
@@ -96,18 +97,45 @@ def tolerance_words(tolerance: float) -> str:
 def is_win(decision: Decision) -> bool:
     """Whether the recommendation saves cost for certain, and nothing limits it."""
     chosen = decision.recommendation
-    change = None if chosen is None or decision.limits else chosen.difference
-    return change is not None and change.different and change.ratio.value > 1
+    return chosen is not None and chosen.cheaper and not decision.limits
 
 
-def certainty(chosen: Recommendation) -> str:
-    """``certified``, or ``point estimate`` with the starts that would certify it."""
-    if chosen.result == "certified":
-        return chosen.result
-    if chosen.starts_needed is None:
-        one_start = chosen.cost_per_1m_tokens.low is None
-        return f"{chosen.result}, {ONE_START}" if one_start else chosen.result
-    return f"{chosen.result}, needs {plural(chosen.starts_needed, 'start')} of each"
+def meets_words(chosen: Recommendation) -> str:
+    """``It meets its limits: likely; TTFT p95 needs 6 starts``."""
+    needs = (
+        f"{each.metric} needs {plural(each.starts, 'start')}" if each.starts else f"{each.metric}?"
+        for each in chosen.advice
+    )
+    return "; ".join((f"It meets its limits: {chosen.meets}", *needs))
+
+
+def costs_less(chosen: Recommendation | MatrixEntry, reference: str) -> str:
+    """What a choice costs against the default: shown, not distinguished, or nothing to state.
+
+    ``costs less than fp16+cache by 27.2% [9.3% … 41.6%]``, or
+    ``cost not distinguished from fp16+cache; 12 starts of each would show 4.1%``.
+    """
+    saving, change = chosen.saving, chosen.difference
+    if saving is None:
+        return f"{reference} does not meet the limits, so there is no saving to state"
+    bounds = [end for end in (saving.low, saving.high) if end is not None]
+    shown_ = (len(bounds) == 2 and min(bounds) > 0) if change is None else change.different
+    if shown_ and saving.value > 0:
+        return f"costs less than {reference} by {_share(saving)}"
+    if shown_:
+        return f"costs more than {reference} by {_share(saving.mapped(neg, falling=True))}"
+    needed = None if change is None else change.starts_needed
+    why = f": {_share(saving)} less"
+    if not bounds:
+        why = ": one start has no interval"
+    elif needed is not None:
+        why = f"; {plural(needed, 'start')} of each would show {percent(abs(saving.value))}"
+    return f"cost not distinguished from {reference}{why}"
+
+
+def _share(value: Estimate) -> str:
+    figure = shown(value, unit="%")
+    return f"{figure.text}{f' [{figure.interval}]' if figure.interval else ''}"
 
 
 def headline(decision: Decision) -> tuple[str, str]:
@@ -122,32 +150,23 @@ def headline(decision: Decision) -> tuple[str, str]:
     verb = "Keep" if chosen.variant == chosen.reference else "Serve"
     within = ", within limits" if decision.limits else ""
     stated = f" Limits: {'; '.join(decision.limits)}." if decision.limits else ""
+    own = chosen.variant == chosen.reference
+    saving = "" if own else f": {costs_less(chosen, chosen.reference)}"
     limits = (
-        f"at {target_words(chosen.ttft_target_ms)} and "
-        f"{tolerance_words(chosen.quality_tolerance)} regression on {chosen.tier} "
-        f"({certainty(chosen)})"
+        f"{meets_words(chosen)} ({target_words(chosen.ttft_target_ms)}, "
+        f"{tolerance_words(chosen.quality_tolerance)}, on {chosen.tier})."
     )
     if chosen.fleet is not None:
         fleet = chosen.fleet
         return (
             f"{verb} {chosen.variant} on {plural(fleet.servers, 'server')}{within}",
             f"${fleet.usd_per_month:,.0f} a month for {fleet.demand_rps:g} requests a second"
-            f"{_saving_words(chosen)}, {limits}.{stated} "
-            f"Each server takes {fleet.rate_rps:.3g} a second.",
+            f"{saving}. {limits}{stated} Each server takes {fleet.rate_rps:.3g} a second.",
         )
     return (
         f"{verb} {chosen.variant} with {plural(chosen.load.slots, 'request')} in flight{within}",
         f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
-        f"{_saving_words(chosen)}, {limits}.{stated} "
+        f"{saving}. {limits}{stated} "
         f"To hold {chosen.load} in flight, limit concurrency in your gateway, or set "
         f"--max-num-seqs {chosen.load} (more requests then wait).",
     )
-
-
-def _saving_words(chosen: Recommendation) -> str:
-    if chosen.saving is None or chosen.variant == chosen.reference:
-        return ""
-    way = "below" if chosen.saving.value >= 0 else "above"
-    saved = shown(chosen.saving, unit="%")
-    interval = f" [{saved.interval}]" if saved.interval else ""
-    return f", {number(abs(100 * chosen.saving.value))}%{interval} {way} {chosen.reference}"

@@ -15,25 +15,28 @@ def build(run: Run) -> Section | None:
     tested = run.decision.differences if run.decision else ()
     if not tested:
         return None
+    first = tested[0]
     words = (
-        f"{plural(len(tested), 'comparison')} with {tested[0].reference}, each at its cheapest "
-        "load that qualifies"
+        f"{plural(len(tested), 'comparison')} with {first.reference}, each at its cheapest load "
+        "that qualifies. "
     )
-    least = [each.detectable for each in tested if each.detectable is not None]
-    if least:
+    if first.fresh:
         words += (
-            "; if all were alike, one would differ in at most 5% of runs. "
-            f"A difference of {percent(max(least))} would have shown with 80% power."
+            f"{first.candidate} was tested on {plural(first.ratio.samples, 'fresh start')} of each,"
+            " the others on the first ones, and only where it differs. "
         )
+    if any(each.ratio.low is not None for each in tested):
+        words += "Were all alike, one would differ in at most 5% of runs."
     else:
-        words += "; one start of each has no interval, so nothing was tested."
+        words += "One start of each has no interval, so nothing was tested."
     rows = [
         [
             each.candidate,
             f"{each.load} against {each.reference_load}",
             each.ratio,
-            "yes" if each.different else "not shown",
+            "yes" if each.different else "not distinguished",
             each.starts_needed,
+            None if each.detectable is None else percent(each.detectable),
         ]
         for each in tested
     ]
@@ -41,7 +44,7 @@ def build(run: Run) -> Section | None:
         "config",
         *figure_columns(load_title(each.load for each in tested), "of the reference's"),
         "differs",
-        *figure_columns("starts needed"),
+        *figure_columns("starts needed", "would have shown"),
     )
     nodes: tuple[Node, ...] = (
         Paragraph(text=words, tone="muted"),

@@ -9,7 +9,7 @@ from whet.core.format import plural
 from whet.core.records.decision import Decision, Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
-from whet.report.run.common import certainty, headline, is_win
+from whet.report.run.common import headline, is_win
 from whet.report.run.load import cost_charts
 from whet.report.text import Shown, shown
 
@@ -84,12 +84,15 @@ def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fac
     yield from _fleet_facts(chosen)
     own = chosen.variant == chosen.reference
     if chosen.saving is not None and chosen.saving.value > 0:
-        note = f"{chosen.reference}, {certainty(chosen)}"
-        yield Fact(name="Cheaper than the default", value=shown(chosen.saving, unit="%"), note=note)
-    cost = shown(chosen.cost_per_1m_tokens, unit="$")
-    yield Fact(name="Cost per 1M tokens", value=cost)
-    target = f"target {chosen.ttft_target_ms:g}"
-    yield Fact(name="TTFT p95, ms", value=shown(chosen.ttft_p95_ms), note=target)
+        note = chosen.reference if chosen.cheaper else f"{chosen.reference}, not distinguished"
+        yield Fact(name="Costs less by", value=shown(chosen.saving, unit="%"), note=note)
+    cost, usual = shown(chosen.cost_per_1m_tokens, unit="$"), chosen.reference_cost_per_1m_tokens
+    note = f"{chosen.reference} {shown(usual, unit='$').text}" if usual else ""
+    yield Fact(name="Cost per 1M tokens", value=cost, note=note)
+    target, usual = f"limit {chosen.ttft_target_ms:g}", chosen.reference_ttft_p95_ms
+    note = f"{target}; {chosen.reference} {shown(usual).marked}" if usual else target
+    yield Fact(name="TTFT p95, ms", value=shown(chosen.ttft_p95_ms), note=note)
+    yield Fact(name="Meets its limits", value=Shown(text=chosen.meets))
     yield Fact(name="Tokens per second", value=shown(chosen.tps_mean), note="output tokens")
     record = run.quality.get(chosen.variant)
     if record is not None and record.perplexity_ratio is not None and not own:

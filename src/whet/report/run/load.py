@@ -30,7 +30,7 @@ def _batch_axis(run: Run) -> Axis:
 
 
 def _charts(run: Run) -> Iterator[Chart]:
-    targets = run.spec.objective.ttft_ms if run.spec else ()
+    targets = _targets(run)
     for metric in metrics_in("charts"):
         sign, unit = metric.sign, metric.axis or metric.unit
         points = [
@@ -61,6 +61,11 @@ def _charts(run: Run) -> Iterator[Chart]:
         )
 
 
+def _targets(run: Run) -> tuple[float, ...]:
+    """The TTFT limit that the decision is made for."""
+    return (run.spec.objective.recommend_ttft_ms,) if run.spec else ()
+
+
 def cost_charts(run: Run) -> Iterator[Node]:
     """One mark a cell; excluded ones are crossed, the recommended one is ringed."""
     points = [
@@ -77,7 +82,7 @@ def cost_charts(run: Run) -> Iterator[Node]:
     ]
     if not points:
         return
-    targets = run.spec.objective.ttft_ms if run.spec else ()
+    targets = _targets(run)
     longest = max(each.x for each in points if isinstance(each.x, float))
     yield Chart(
         name="cost-latency",

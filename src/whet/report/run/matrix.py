@@ -9,7 +9,7 @@ from whet.core.records.decision import Decision, MatrixEntry
 from whet.core.records.predicted import PredictedVariant
 from whet.core.run import Run
 from whet.report.document import Bullets, Cell, Node, Section, Table, Tone, table
-from whet.report.run.common import is_win, target_words, tolerance_words
+from whet.report.run.common import costs_less, is_win, target_words, tolerance_words
 from whet.report.run.predicted import cheaper_by_prediction
 from whet.report.text import DASH, shown
 
@@ -32,7 +32,7 @@ def matrix_section(
         title="Decision matrix",
         group="Decision",
         nodes=nodes,
-        on_console=len({(e.tier, e.variant, e.load, e.outcome) for e in decision.matrix}) > 1,
+        on_console=len({(e.tier, e.variant, e.load, e.meets) for e in decision.matrix}) > 1,
     )
 
 
@@ -62,7 +62,7 @@ def _entry(
     cheaper = cheaper_by_prediction(
         predicted, entry.ttft_target_ms, None if cost_now is None else cost_now.value
     )
-    if entry.outcome == "none" or entry.load is None:
+    if entry.meets is None or entry.load is None:
         return Cell(text="none", tone="muted", detail=cheaper or "")
     title = f"{entry.variant} at {entry.load.words}"
     cost = f"{shown(entry.cost_per_1m_tokens, unit='$').text} per 1M"
@@ -77,7 +77,9 @@ def _entry(
         entry.quality_tolerance,
     )
     tone: Tone = "good" if chosen and is_win(decision) else "strong" if chosen else "plain"
-    detail = f"{cost}, {latency}; {entry.outcome}"
+    detail = f"{cost}, {latency}; meets its limits: {entry.meets}"
+    if entry.variant != decision.reference:
+        detail += f"; {costs_less(entry, decision.reference)}"
     return Cell(text=title, tone=tone, detail=f"{detail}; {cheaper}" if cheaper else detail)
 
 
@@ -87,16 +89,16 @@ def _blank_corners(decision: Decision) -> Iterator[str]:
     tiers = {entry.tier for entry in decision.matrix}
     reasons: dict[str, dict[tuple[str, float], list[float]]] = {}
     for entry in decision.matrix:
-        if entry.outcome == "none":
+        if entry.meets is None:
             corners = reasons.setdefault(entry.reason, {})
             place = (entry.tier, entry.ttft_target_ms)
             corners.setdefault(place, []).append(entry.quality_tolerance)
     for reason, corners in reasons.items():
-        words = []
+        places = []
         for (tier, target), limits in corners.items():
             some = "" if len(limits) == len(tolerances) else f" at {_percents(limits)}"
-            words.append(f"{f'{tier}, ' if len(tiers) > 1 else ''}{target_words(target)}{some}")
-        yield f"{', '.join(words)}: {reason}"
+            places.append(f"{f'{tier}, ' if len(tiers) > 1 else ''}{target_words(target)}{some}")
+        yield f"{', '.join(places)}: {reason}"
 
 
 def _percents(limits: list[float]) -> str:

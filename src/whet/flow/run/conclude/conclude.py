@@ -13,12 +13,13 @@ from whet.core.protocols import Observer
 from whet.core.records.decision import Decision, Excluded
 from whet.core.records.effects import LeverEffects
 from whet.core.records.evidence import LeverCosts, VerdictSet
+from whet.core.records.spread import SpreadSet
 from whet.core.run import Run
 from whet.core.store import RunStore, write_atomic, write_json
 from whet.decision import DecisionInputs, TierInputs, decide
+from whet.decision.choice import TierChoices
 from whet.decision.effects import lever_effects
 from whet.decision.eligible import split_eligible
-from whet.decision.matrix import Confirmation, confirmation, recommended_point
 from whet.deploy.render import write_deployment
 from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.degenerate import examine_all
@@ -26,8 +27,10 @@ from whet.flow.run.conclude.faults import engine_faults, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.conclude.side_effects import lever_costs
 from whet.flow.run.conclude.speculation_map import speculation_map
+from whet.flow.run.conclude.spreads import spreads_of
 from whet.levers import lever_diff
 from whet.metrics.latency_anomalies import latency_anomalies
+from whet.metrics.significance import looks_at
 from whet.predict.performance.bottleneck import with_bottleneck
 
 
@@ -47,25 +50,25 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
     return decision
 
 
-def confirmation_of(run: Run, *, unchecked: bool = False) -> Confirmation:
-    """The finalists of a run, and what measuring them again has shown so far.
+def choices_of(run: Run, *, unchecked: bool = False) -> TierChoices:
+    """What a run may choose, and what measuring its finalists again has shown so far.
 
     With ``unchecked`` they may be variants whose answers are still to be checked.
     """
-    tier = _tier_inputs(run, summarize_run(run))
+    inputs = _inputs([(run, summarize_run(run))])
+    tier = inputs.tiers[0]
     eligible, _ = split_eligible(tier)
     if unchecked:
         eligible = [
             replace(item, unfit=None) if item.unfit and item.unfit[0] == "not checked" else item
             for item in eligible
         ]
-    point = recommended_point(run.tier, run.require_spec().objective)
-    return confirmation(eligible, tier, point, reference_of(run))
+    return TierChoices(eligible=eligible, tier=tier, inputs=inputs)
 
 
 def _store_summary(run: Run, summary: RunSummary) -> None:
     store = run.store
-    store_cells(store, summary.cells)
+    store_cells(store, summary.newest)
     by_variant = defaultdict(list)
     for verdict in summary.verdicts:
         by_variant[verdict.variant].append(verdict)
@@ -73,6 +76,7 @@ def _store_summary(run: Run, summary: RunSummary) -> None:
         store.put("verdicts", name, VerdictSet(variant=name, verdicts=tuple(verdicts)))
     store.put("costs", "all", LeverCosts(costs=lever_costs(run, summary.cells)))
     store.put("effects", "all", _effects(run, summary))
+    store.put("spreads", "all", SpreadSet(spreads=tuple(spreads_of(summary))))
     if (pays := speculation_map(run, summary)) is not None:
         store.put("speculation_map", "all", pays)
 
@@ -115,17 +119,19 @@ def _decide(runs: Sequence[tuple[Run, RunSummary]]) -> Decision:
             f"two of these runs are of the tier {max(tiers, key=tiers.count)!r}",
             fix="decide over one run a machine, or set hardware.tier apart",
         )
-    first = runs[0][0].require_spec()
-    decision = decide(
-        DecisionInputs(
-            baseline=first.baseline,
-            reference=reference_of(runs[0][0]),
-            tiers=[_tier_inputs(run, summary) for run, summary in runs],
-            objective=first.objective,
-        )
-    )
+    decision = decide(_inputs(runs))
     refused = (item for run, _ in runs for item in _refused(run))
     return replace(decision, excluded=(*decision.excluded, *refused))
+
+
+def _inputs(runs: Sequence[tuple[Run, RunSummary]]) -> DecisionInputs:
+    first = runs[0][0].require_spec()
+    return DecisionInputs(
+        baseline=first.baseline,
+        reference=reference_of(runs[0][0]),
+        tiers=[_tier_inputs(run, summary) for run, summary in runs],
+        objective=first.objective,
+    )
 
 
 def reference_of(run: Run) -> str:
@@ -167,12 +173,12 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         cells=summary.cells,
         quality=run.quality,
         verdicts=summary.verdicts,
-        throughput=summary.throughput,
-        ttft=summary.tables["ttft_p95_ms"],
+        tables=summary.tables,
         price_usd_per_hour=run.require_spec().hardware.price_usd_per_hour,
         demand_rps=_demand(run),
         confirmation=summary.confirmation,
-        confirmed_throughput=summary.confirmed_throughput,
+        fresh=summary.fresh,
+        looks=len(looks_at(run.require_spec().load.max_starts)),
         degenerate=run.degenerate,
         disturbed={(item.variant, item.load) for item in disturbed},
         faults=faults,

@@ -19,7 +19,6 @@ from whet.metrics import METRICS, CellContext, metrics_in, summarise
 from whet.metrics.cost import cost_per_1m_tokens
 from whet.metrics.pooled import StartTable
 
-THROUGHPUT: Final = "tps_mean"
 _OUTCOMES: Final[tuple[Evidence, ...]] = ("proved", "accepted", "unproved", "contradicted")
 _SAME_IN_EVERY_START: Final = (
     "version",
@@ -43,20 +42,24 @@ class RunSummary:
     """Figures of one run.
 
     ``tables`` has the figures of every start by metric, over the complete cells; ``confirmation``
-    the cells that were measured again, and ``confirmed_throughput`` their starts. The intervals of
-    both come from these tables.
+    the cells that were measured again, and ``fresh`` their starts. The intervals of both come from
+    these tables.
     """
 
     cells: tuple[CellSummary, ...]
     verdicts: tuple[Verdict, ...]
     tables: Mapping[str, StartTable]
     confirmation: tuple[CellSummary, ...]
-    confirmed_throughput: StartTable | None
+    fresh: Mapping[str, StartTable]
 
     @property
-    def throughput(self) -> StartTable:
-        """Output tokens a second; cost at one price is its inverse."""
-        return self.tables[THROUGHPUT]
+    def newest(self) -> Iterator[CellSummary]:
+        """Every cell once, a cell that was measured again with its fresh figures."""
+        again = {(cell.variant, cell.load): cell for cell in self.confirmation}
+        for cell in self.cells:
+            other = again.pop((cell.variant, cell.load), None)
+            yield cell if other is None else replace(other, selected_cost=cell.cost_per_1m_tokens)
+        yield from again.values()
 
 
 def summarize_run(run: Run, names: Collection[str] | None = None) -> RunSummary:
@@ -72,7 +75,7 @@ def summarize_run(run: Run, names: Collection[str] | None = None) -> RunSummary:
         verdicts=tuple(verdict for name in names for verdict in _verdicts(run, name)),
         tables=tables,
         confirmation=tuple(_with_intervals(run, cell, fresh) for cell in again),
-        confirmed_throughput=fresh.get(THROUGHPUT),
+        fresh=fresh,
     )
 
 
@@ -125,7 +128,7 @@ def cells_of_variant(run: Run, name: str) -> Iterator[CellSummary]:
 
 
 def _confirmation_cells(run: Run, name: str) -> Iterator[CellSummary]:
-    for size in run.points_of(name):
+    for size in run.measured_at(name):
         trials = run.trials_of(name, size, confirmation=True)
         if trials:
             yield summarise(trials, cell=_context(run, name, size))
@@ -172,7 +175,7 @@ def _verdicts(run: Run, name: str) -> Iterator[Verdict]:
 def _judged(run: Run, name: str) -> Iterator[Verdict]:
     resolved = run.engines[name]
     yield from judge_starts(resolved, every_start(run.store, name))
-    for size in run.points_of(name):
+    for size in run.measured_at(name):
         trials = (*run.trials_of(name, size), *run.trials_of(name, size, confirmation=True))
         workloads = run.workloads_of(size)
         if trials and workloads:

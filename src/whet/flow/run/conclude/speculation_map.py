@@ -80,7 +80,7 @@ def _point(
     size, k, levels = plain.load, 0, []
     for cell in cells:
         pair = ((plain.variant, size), (cell.variant, size))
-        change = summary.throughput.difference(*pair, family=len(run.loads))
+        change = summary.tables["tps_mean"].difference(*pair, family=len(run.loads))
         speculation = run.engines[cell.variant].variant.speculation
         if speculation is None or change is None or cell.acceptance_length is None:
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -12,35 +11,32 @@ from whet.core.records.engine import ResolvedEngine
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.decision.eligible import EligibleCell
-from whet.flow.run.conclude.conclude import confirmation_of, reference_of
-from whet.flow.run.conclude.results import summarize_run
+from whet.flow.run.conclude.conclude import choices_of
 from whet.flow.run.plan import Plan, Recorder
 from whet.flow.run.search.grid import Measurer, confirmation_rounds
+from whet.metrics.significance import looks_at
 
-_STARTS: Final = 2
 _ATTEMPTS: Final = 3
 
 
 def confirm(plan: Plan, recorder: Recorder, measurer: Measurer) -> None:
-    """Serve the cheapest cell, the next variant's and the reference's again.
+    """Serve the cheapest cell and the default's again, on traffic that the run has not sent.
 
-    Each has two fresh starts, in turn, on traffic that the run has not sent, or as many as
-    ``load.precision`` needs. Where the cheapest or the reference's misses a limit there, the
-    finalists without it are measured, three times at most. Nothing is measured where fewer than two
-    variants qualify.
+    Both have fresh starts in turn, in steps, until their difference is shown, cannot be shown by
+    ``load.max_starts``, or those are spent. Where one misses a limit there, the next finalists are
+    measured, three choices at most. Nothing is measured where fewer than two variants qualify.
     """
-    if not plan.spec.load.confirm:
+    if not plan.spec.load.confirm or len(choices_of(Run(recorder.store)).rivals) < 2:
         return
     engines = {item.variant.name: item for item in plan.resolved}
     for attempt in range(_ATTEMPTS):
         cells = _finalists(recorder.store, attempt)
-        if len(cells) < (2 if attempt == 0 else 1):
+        finalists = [(engines[name], load) for name, load in cells if name in engines]
+        if not finalists:
             return
-        finalists = [(engines[name], load) for name, load in cells]
         _measure(plan, recorder, measurer, finalists, attempt)
-        run = Run(recorder.store)
-        shown = confirmation_of(run)
-        if not shown.arms or shown.settled(reference_of(run)):
+        choices = choices_of(Run(recorder.store))
+        if choices.main.item is None or choices.main.settled:
             return
     recorder.observer.warn(
         f"{_ATTEMPTS} choices of the cheapest configuration missed a limit when they were measured "
@@ -56,7 +52,8 @@ def check_answers(plan: Plan, store: RunStore, measurer: Measurer) -> None:
     engines = {item.variant.name: item for item in plan.resolved}
     tried: set[str] = set()
     while plan.spec.quality.lossless_prompts:
-        arms = confirmation_of(Run(store), unchecked=True).arms
+        shown = choices_of(Run(store), unchecked=True).main
+        arms = [item for item in (shown.item, shown.usual) if item is not None]
         names = {arm.cell.variant for arm in arms if _lacks_comparison(arm, engines)} - tried
         if not names:
             return
@@ -74,8 +71,7 @@ def _finalists(store: RunStore, attempt: int) -> tuple[tuple[str, Load], ...]:
     """Return the cells of one attempt, stored so that a resumed run measures the same."""
     stored = store.get("finalists", str(attempt), Finalists)
     if stored is None:
-        arms = confirmation_of(Run(store)).arms
-        stored = Finalists(cells=tuple(arm.place for arm in arms))
+        stored = Finalists(cells=choices_of(Run(store)).main.places)
         store.put("finalists", str(attempt), stored)
     return stored.cells
 
@@ -87,26 +83,12 @@ def _measure(
     finalists: Sequence[tuple[ResolvedEngine, Load]],
     attempt: int,
 ) -> None:
-    load, cheapest = plan.spec.load, (finalists[0][0].variant.name, finalists[0][1])
+    load = plan.spec.load
     first = load.trials + attempt * load.max_starts
-    most = _STARTS if load.precision is None else load.max_starts
-    for starts in range(_STARTS, most + 1):
+    for starts in looks_at(load.max_starts):
         rounds = confirmation_rounds(finalists, range(first, first + starts))
         measurer.measure(plan, rounds, quality=False, title="confirmation")
-        if load.precision is None or _half_width(recorder.store, cheapest) <= load.precision:
+        choices = choices_of(Run(recorder.store))
+        if not choices.main.settled or choices.is_over(load.max_starts):
             return
-    recorder.observer.warn(
-        f"{most} fresh starts leave the cheapest configuration's cost uncertain by "
-        f"{_half_width(recorder.store, cheapest):.1%} on either side, more than "
-        f"load.precision {load.precision:.1%}; raise load.max_starts, or accept the interval"
-    )
-
-
-def _half_width(store: RunStore, cell: tuple[str, Load]) -> float:
-    """Return half the width of the confirmed cost's interval, as a share; infinite without one."""
-    cells = summarize_run(Run(store)).confirmation
-    costs = (c.cost_per_1m_tokens for c in cells if (c.variant, c.load) == cell)
-    cost = next(costs, None)
-    if cost is None or cost.low is None or cost.high is None:
-        return math.inf
-    return math.sqrt(cost.high / cost.low) - 1
+        recorder.observer.note(choices.still_open)

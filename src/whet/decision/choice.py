@@ -1,0 +1,394 @@
+"""What to deploy at one point: the cheapest that qualifies, or the default it does not beat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from whet.core.format import percent
+from whet.core.records.summary import Difference, Estimate
+from whet.decision import words
+from whet.decision.eligible import (
+    DecisionInputs,
+    EligibleCell,
+    TierInputs,
+    split_eligible,
+)
+from whet.decision.matrix import (
+    SloPoint,
+    best_per_variant,
+    may_qualify,
+    meets,
+    qualifying,
+    recommended_point,
+    slo_points,
+    unmet,
+)
+from whet.metrics.pooled import Cell
+
+_TIE_STARTS: Final = 10
+"""A difference that takes more starts than this to show is a tie for whoever deploys."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Confirmation:
+    """The cheapest cell at a point by the first starts, and what measuring again has shown.
+
+    ``item`` is the cheapest that missed no limit when measured again, ``usual`` the reference's
+    that its cost is compared with: its cheapest that does not miss a limit for sure, at no larger
+    concurrency (luck alone puts one of two like cells at the edge above a limit); at rates its
+    cheapest. ``again`` holds cells by place with their new figures, ``missed`` those that dropped
+    out and why.
+    """
+
+    item: EligibleCell | None
+    usual: EligibleCell | None
+    reference: str
+    again: Mapping[Cell, EligibleCell]
+    missed: Mapping[Cell, str]
+
+    @property
+    def places(self) -> tuple[Cell, ...]:
+        """The cells to measure again. At rates the reference is sent the cheapest cell's rate."""
+        if self.item is None:
+            return ()
+        if self.item.cell.variant == self.reference:
+            return (self.item.place,)
+        if self.item.fleet is not None:
+            return self.item.place, (self.reference, self.item.cell.load)
+        return self.item.place, *(() if self.usual is None else (self.usual.place,))
+
+    @property
+    def settled(self) -> bool:
+        """Whether every place was measured again."""
+        return all(place in self.again or place in self.missed for place in self.places)
+
+    def newest(self, item: EligibleCell) -> EligibleCell:
+        """The cell with the figures that count."""
+        return self.again.get(item.place, item) if self.settled else item
+
+
+def confirmation(
+    eligible: Sequence[EligibleCell], tier: TierInputs, point: SloPoint, reference: str
+) -> Confirmation:
+    """Hold what was measured again to the same limits. A cell that misses one there is left out."""
+    again, dropped = split_eligible(replace(tier, cells=tier.confirmation))
+    fresh = {item.place: item for item in again}
+    missed = {(item.variant, item.load): item.reason for item in dropped if item.load is not None}
+    for item in again:
+        doubtful = item.cell.variant == reference and may_qualify(item, point)
+        if item.unfit is None and not doubtful and (names := unmet(item, point)):
+            missed[item.place] = f"it misses {', '.join(names)}"
+    own = [item for item in eligible if item.tier == tier.tier]
+    left = [item for item in own if item.place not in missed]
+    first = next(iter(qualifying(left, point)), None)
+    usual = None
+    if first is not None:
+        candidates = [item for item in left if item.cell.variant == reference]
+        if first.fleet is None:
+            candidates = [
+                item
+                for item in candidates
+                if not first.cell.load < item.cell.load or not unmet(item, point)
+                if may_qualify(fresh.get(item.place, item), point)
+            ]
+        else:
+            candidates = qualifying(candidates, point)
+        usual = min(candidates, key=lambda item: item.usd, default=None)
+    return Confirmation(item=first, usual=usual, reference=reference, again=fresh, missed=missed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What is deployed at a point. ``usual`` is what it is compared with, None for itself.
+
+    ``cheaper``: it costs less than ``usual``, and that is shown. ``notes`` are cautions.
+    """
+
+    point: SloPoint
+    item: EligibleCell
+    usual: EligibleCell | None
+    measured_again: bool
+    difference: Difference | None = None
+    saving: Estimate | None = None
+    cheaper: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierChoices:
+    """The choices of one tier, and the tests behind them.
+
+    The cheapest cell at the recommended point is tested on its fresh starts. Other differences are
+    tested on the first starts, as one family (Bonferroni), and only where that one is shown: a
+    fixed sequence, in which any false difference at all has 5% (Maurer, Hothorn and Lehmacher,
+    *Biometrie in der chemisch-pharmazeutischen Industrie* 6, 1995).
+    """
+
+    eligible: Sequence[EligibleCell]
+    tier: TierInputs
+    inputs: DecisionInputs
+
+    @cached_property
+    def main(self) -> Confirmation:
+        """The confirmation at the recommended point."""
+        return self.at(recommended_point(self.tier.tier, self.inputs.objective))
+
+    def at(self, point: SloPoint) -> Confirmation:
+        """The confirmation at a point."""
+        return confirmation(self.eligible, self.tier, point, self.inputs.reference)
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[EligibleCell, EligibleCell], ...]:
+        """Every (reference's cell, cell) that is compared at one price, each once.
+
+        Each variant's cheapest at the recommended point, then the cheapest at the others.
+        """
+        point = recommended_point(self.tier.tier, self.inputs.objective)
+        left = [item for item in self.own if item.place not in self.main.missed]
+        ranking = best_per_variant(qualifying(left, point))
+        shown = [self.at(other) for other in slo_points(self.tier.tier, self.inputs.objective)]
+        compared = [(self.main.usual, item) for item in ranking]
+        compared += [(each.usual, each.item) for each in shown if each.item is not None]
+        return tuple(
+            {
+                (usual.place, item.place): (usual, item)
+                for usual, item in compared
+                if usual is not None and item.fleet is None
+                if item.cell.variant != self.inputs.reference
+            }.values()
+        )
+
+    @property
+    def own(self) -> Iterator[EligibleCell]:
+        """The cells of this tier."""
+        return (item for item in self.eligible if item.tier == self.tier.tier)
+
+    @cached_property
+    def confirmed(self) -> Difference | None:
+        """The difference that was tested on fresh starts, None where none was."""
+        shown, fresh = self.main, self.tier.fresh.get("tps_mean")
+        item, usual = shown.item, shown.usual
+        if fresh is None or item is None or usual is None or not shown.settled:
+            return None
+        if item.fleet is not None or item.cell.variant == self.inputs.reference:
+            return None
+        found = fresh.difference(usual.place, item.place, family=1, looks=self.tier.looks)
+        return None if found is None else replace(found, fresh=True)
+
+    @cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        """Every tested difference, the confirmed one first."""
+        first = self.confirmed
+        done = None if first is None else ((first.reference, first.reference_load), _place(first))
+        others = [pair for pair in self.pairs if (pair[0].place, pair[1].place) != done]
+        table, opened = self.tier.throughput, first is None or first.different
+        found = (
+            table.difference(usual.place, item.place, family=len(others)) for usual, item in others
+        )
+        rest = [replace(each, different=each.different and opened) for each in found if each]
+        return tuple(([first] if first else []) + rest)
+
+    @property
+    def rivals(self) -> list[EligibleCell]:
+        """Each variant's cheapest cell at the recommended point, cheapest first."""
+        point = recommended_point(self.tier.tier, self.inputs.objective)
+        return best_per_variant(qualifying(list(self.own), point))
+
+    def is_over(self, most: int) -> bool:
+        """Whether more fresh starts, ``most`` in all, would change nothing that is said."""
+        shown, change = self.main, self.confirmed
+        item, usual = shown.item, shown.usual
+        if item is None or usual is None or item.cell.variant == self.inputs.reference:
+            return True
+        if item.fleet is not None:
+            point = recommended_point(self.tier.tier, self.inputs.objective)
+            return self._misses((usual.cell.variant, item.cell.load), point, shown)
+        if change is None or change.different:
+            return True
+        return self.tier.fresh["tps_mean"].is_hopeless(
+            usual.place, item.place, looks=self.tier.looks, most=most
+        )
+
+    @property
+    def still_open(self) -> str:
+        """What more fresh starts are for, in words."""
+        change = self.confirmed
+        if change is None:
+            return "whether the default holds the rate is not shown yet"
+        return f"the difference is not shown yet: {words.percent(saving_of(change))} less"
+
+    def difference(self, usual: EligibleCell, item: EligibleCell) -> Difference | None:
+        """The test of two cells' throughput."""
+        wanted = usual.place, item.place
+        return next(
+            (x for x in self.differences if ((x.reference, x.reference_load), _place(x)) == wanted),
+            None,
+        )
+
+    def choose(self, point: SloPoint) -> Choice | None:
+        """The cheapest cell at a point that is not beaten by the reference; None: none qualifies.
+
+        A cell that is not cheaper than the reference's, or not for sure within a few starts, gives
+        way to it where the reference meets every limit.
+        """
+        shown = self.at(point)
+        if shown.item is None:
+            return None
+        item = shown.newest(shown.item)
+        usual = None if shown.usual is None else shown.newest(shown.usual)
+        if item.cell.variant == self.inputs.reference:
+            usual = None
+        choice = Choice(
+            point=point,
+            item=item,
+            usual=usual,
+            measured_again=item is not shown.item,
+            notes=tuple(not_confirmed(place, why) for place, why in shown.missed.items()),
+        )
+        if usual is not None and item.fleet is not None:
+            return self._at_a_rate(choice, usual, shown)
+        change = None if usual is None else self.difference(usual, item)
+        return choice if usual is None or change is None else self._tested(choice, usual, change)
+
+    def _tested(self, choice: Choice, usual: EligibleCell, change: Difference) -> Choice:
+        cheaper = change.different and change.ratio.value > 1
+        choice = replace(choice, difference=change, saving=saving_of(change), cheaper=cheaper)
+        why = _why_not(choice.item, usual, change)
+        return choice if why is None or unmet(usual, choice.point) else _kept(choice, usual, why)
+
+    def _at_a_rate(self, choice: Choice, usual: EligibleCell, shown: Confirmation) -> Choice:
+        """The default stays unless it misses a limit for sure at the rate of the other."""
+        item, reference = choice.item, self.inputs.reference
+        choice = replace(choice, saving=self._saving(item, usual))
+        beside = (reference, item.cell.load)
+        if item.usd >= usual.usd:
+            return _kept(choice, usual, f"{words.cell_label(item.cell)} needs no fewer dollars")
+        if self._misses(beside, choice.point, shown):
+            return replace(choice, cheaper=True)
+        why = (
+            f"that {reference} misses a limit at {item.cell.load.words}, where "
+            f"{item.cell.variant} does not, is not shown"
+        )
+        return _kept(choice, usual, why)
+
+    def _misses(self, place: Cell, point: SloPoint, shown: Confirmation) -> bool:
+        """Whether a cell misses a limit for sure, at the last of several looks."""
+        if place in shown.missed and place not in shown.again:
+            return True  # failed requests
+        fresh = place in shown.again
+        tables = self.tier.fresh if fresh else self.tier.tables
+        item = shown.again.get(place) or next((x for x in self.own if x.place == place), None)
+        if item is None:
+            return any((x.variant, x.load) == place and x.errors for x in self.tier.cells)
+        for metric, limit, figure in point.bounds(item.cell):
+            table = tables.get(metric.name)
+            if figure is None or table is None:
+                continue
+            around = table.interval(place, figure.value, looks=self.tier.looks if fresh else 1)
+            if around is not None and around[0] >= limit:
+                return True
+        return False
+
+    def _saving(self, item: EligibleCell, usual: EligibleCell) -> Estimate:
+        """1 − dollars ÷ the reference's, where each needs so many servers as is known for sure.
+
+        Its rates that surely meet the limits say how many it needs at most, those that surely miss
+        one how many at least. The cheaper one is deployed at its rate.
+        """
+        assert usual.fleet is not None
+        price = usual.usd / usual.fleet.servers
+        fewest, most = self._servers(usual.cell.variant)
+        own_most = self._servers(item.cell.variant)[1]
+        low = high = None
+        if own_most is not None and fewest is not None and item.fleet is not None:
+            low = 1 - item.usd / item.fleet.servers * own_most / (price * fewest)
+        if most is not None:
+            high = 1 - item.usd / (price * most)
+        samples = min(item.cell.starts, usual.cell.starts)
+        return Estimate(value=1 - item.usd / usual.usd, low=low, high=high, samples=samples)
+
+    def _servers(self, variant: str) -> tuple[int | None, int | None]:
+        """The fewest and the most servers that a variant needs for sure."""
+        point = recommended_point(self.tier.tier, self.inputs.objective)
+        cells = [*self.own, *self.main.again.values()]
+        fleets = [
+            (meets(x, point), x.fleet.servers)
+            for x in cells
+            if x.cell.variant == variant and x.fleet is not None
+        ]
+        fewest = max((count for sure, count in fleets if sure == "no"), default=None)
+        return fewest, min((count for sure, count in fleets if sure == "yes"), default=None)
+
+
+def _place(change: Difference) -> Cell:
+    return change.candidate, change.load
+
+
+def _kept(choice: Choice, usual: EligibleCell, why: str) -> Choice:
+    """The reference in place of a cell, with the reason."""
+    return replace(
+        choice,
+        item=usual,
+        usual=None,
+        difference=None,
+        saving=None,
+        cheaper=False,
+        notes=(*choice.notes, why),
+    )
+
+
+def not_confirmed(place: Cell, why: str) -> str:
+    """Return the sentence for a cell that missed a limit when it was measured again."""
+    variant, point = place
+    return f"{variant} at {point.words} was not confirmed: {why}"
+
+
+def _why_not(item: EligibleCell, usual: EligibleCell, change: Difference) -> str | None:
+    """Why a cell gives way to the reference's, or None."""
+    label = words.cell_label(item.cell)
+    if change.ratio.value <= 1:
+        again = " when measured again" if change.fresh else ""
+        return f"{label} is not cheaper than {usual.cell.variant}{again}: {words.cost(item)}"
+    if change.different or change.ratio.low is None:
+        return None
+    if change.starts_needed is not None and change.starts_needed <= _TIE_STARTS:
+        return None
+    return (
+        f"{label} costs {words.percent(saving_of(change))} less, which these starts do not "
+        f"distinguish from nothing; they would have shown {percent(change.detectable or 0.0)}"
+    )
+
+
+def saving_of(throughput: Difference) -> Estimate:
+    """1 − cost ÷ the reference's, from the ratio of throughput at one price."""
+    return throughput.ratio.mapped(lambda ratio: 1 - 1 / ratio)
+
+
+def saving_between_machines(cost: Estimate, reference: Estimate) -> Estimate:
+    """1 − cost ÷ reference of two independent figures above 0, with a 95% interval.
+
+    MOVER on the log scale (Zou and Donner, *Statistics in Medicine* 27, 2008): the limits'
+    distances from the points add in squares. Open if either figure has no interval.
+    """
+    value = cost.value / reference.value
+    samples = min(cost.samples, reference.samples)
+    up, down = _arms(cost), _arms(reference)
+    if up is None or down is None:
+        return Estimate(value=1 - value, low=None, high=None, samples=samples)
+    return Estimate(
+        value=1 - value,
+        low=1 - value * math.exp(math.hypot(up[1], down[0])),
+        high=1 - value * math.exp(-math.hypot(up[0], down[1])),
+        samples=samples,
+    )
+
+
+def _arms(figure: Estimate) -> tuple[float, float] | None:
+    """Distances of the lower and the upper limit from the point, on the log scale."""
+    if figure.low is None or figure.high is None or figure.low <= 0:
+        return None
+    return math.log(figure.value / figure.low), math.log(figure.high / figure.value)
