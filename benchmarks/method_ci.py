@@ -1,8 +1,8 @@
 """What `whet ci` says of identical and of dearer runs, by simulation.
 
-Four variants at three loads, of which one cell is compared. A start's figure varies by sigma; a
-round has traffic of its own at each load, which both runs send, and may have a time of its own in
-each run. Intervals and verdicts come from the product's functions.
+Two runs of four variants at three loads; one cell is compared. A start's figure varies by sigma. A
+round has its own traffic at each load, which both runs send, and may drift in each run. Intervals
+and verdicts come from the product's functions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _DEARER: Final = (
     ("10% dearer fails", math.log(1.10), "fail"),
     ("a day of 3% fails", math.log(1.03), "fail"),
 )
-Logs = NDArray[np.float64]
+Cells = dict[tuple[str, Load], NDArray[np.float64]]
+"""Logarithms of the rates of each cell's starts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,16 +98,14 @@ def _bound(noise: Noise, sigma: float, starts: int, dearer: float) -> str:
     varies = sigma**2 + noise.time**2 + (0 if noise.same_traffic else noise.traffic[1] ** 2)
     above = NormalDist(dearer, math.sqrt(2 * varies / starts))
     limit = 1 - above.cdf(math.log1p(ALLOWED))
-    asked = "at least 0.95" if dearer > math.log1p(ALLOWED) else "at most 0.01"
-    return f"{asked}; the change is above it in {limit:.3f}"
+    bound = "at least 0.95" if dearer > math.log1p(ALLOWED) else "at most 0.01"
+    return f"{bound}; the change is above it in {limit:.3f}"
 
 
-def _two_runs(
-    rng: np.random.Generator, noise: Noise, sigma: float, starts: int
-) -> tuple[dict[tuple[str, Load], Logs], dict[tuple[str, Load], Logs]]:
-    """Logarithms of the rates of two runs of the same servers."""
+def _two_runs(rng: np.random.Generator, noise: Noise, sigma: float, starts: int) -> list[Cells]:
+    """Two runs of the same servers."""
     traffic = [rng.normal(0, sd, starts) for sd in noise.traffic]
-    sides: list[dict[tuple[str, Load], Logs]] = []
+    sides: list[Cells] = []
     for side in range(2):
         if side and not noise.same_traffic:
             traffic = [rng.normal(0, sd, starts) for sd in noise.traffic]
@@ -119,15 +118,10 @@ def _two_runs(
             for name, share in enumerate(noise.shares):
                 cells[str(name), load] = level + share * sigma * start[name]
         sides.append(cells)
-    return sides[0], sides[1]
+    return sides
 
 
-def _judged(
-    noise: Noise,
-    before: dict[tuple[str, Load], Logs],
-    after: dict[tuple[str, Load], Logs],
-    dearer: float,
-) -> tuple[str, bool]:
+def _judged(noise: Noise, before: Cells, after: Cells, dearer: float) -> tuple[str, bool]:
     """The verdict on a candidate whose costs are all higher, and whether the interval holds it."""
     tables = [
         StartTable.of(
@@ -137,7 +131,5 @@ def _judged(
         for cells, less in ((after, dearer), (before, 0.0))
     ]
     cost = paired_at(_PRIMARY, *tables, same_traffic=noise.same_traffic).ratio(_PRIMARY)
-    assert cost is not None
-    assert cost.low is not None
-    assert cost.high is not None
+    assert cost is not None and cost.low is not None and cost.high is not None  # noqa: PT018
     return cost_verdict(cost, ALLOWED), cost.low <= math.exp(dearer) <= cost.high

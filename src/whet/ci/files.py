@@ -38,7 +38,7 @@ def junit_xml(result: CiResult) -> bytes:
     """Return JUnit XML with one test case per check, whose class names its role and group.
 
     Readers of JUnit count a skipped case as passed, so a check that is unknown is a failure of the
-    type ``unknown``. An advisory one is no failure.
+    type ``unknown``. An advisory one never fails.
     """
     failures = len(result.counted("fail")) + len(result.counted("unknown"))
     counts = {"tests": str(len(result.checks)), "failures": str(failures), "errors": "0"}
