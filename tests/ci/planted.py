@@ -32,7 +32,7 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 
 def compared(
-    candidate: Path, against: Path, *, variant: str | None = None, allowed: float = 0.05
+    candidate: Path, against: Path, *, variant: str | None = None, allowed: float = 0.07
 ) -> CiResult:
     options = CiOptions(variant=variant, max_regression=allowed)
     return compare_runs(open_sides(candidate, against, options))

@@ -86,7 +86,7 @@ def test_two_servers_are_compared_on_it(run: Run) -> None:
     assert NAME in [item.metric for item in compare_servers(*sides)]
 
 
-def test_ci_checks_it(run: Run) -> None:
+def test_ci_advises_on_it(run: Run) -> None:
     result = compare_runs(open_sides(run.root, run.root, CiOptions(max_regression=0.1)))
     assert f"{TITLE}, concurrency 8" in [check.name for check in result.checks]
     assert f"b008_{NAME}" in metrics_json(run, result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from whet.ci.answers import evidence_checks, quality_checks
 from whet.ci.objective import objective_checks
 from whet.ci.options import CiOptions
 from whet.ci.result import Change, Check, CiResult, Sides, machine_words
-from whet.ci.speed import speed_checks
+from whet.ci.speed import advisory_checks, lost_checks, primary_check
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.names import did_you_mean
 from whet.core.run import Run
@@ -25,12 +25,14 @@ def open_sides(candidate_dir: Path, against: Path, options: CiOptions) -> Sides:
     ``UsageError`` where the variant is not in both runs, or the baseline recommends none.
     """
     baseline, candidate = _finished(against), _finished(candidate_dir)
-    variant = options.variant or _recommended(baseline)
-    if variant not in baseline.engines:
+    measured = list(dict.fromkeys(x.variant for x in baseline.cells if x.status == "complete"))
+    variant = options.variant or _recommended(baseline, measured)
+    if variant not in measured:
+        why = next((x.failure for x in baseline.cells if x.variant == variant and x.failure), None)
         raise UsageError(
-            f"the baseline {baseline.root} has not measured {variant!r}"
-            f"{did_you_mean(variant, baseline.engines)}",
-            fix=f"name a variant of it with --variant ({', '.join(baseline.engines)})",
+            f"the baseline {baseline.root} has no figures of {variant!r}"
+            f"{did_you_mean(variant, measured) if why is None else f': {why}'}",
+            fix=f"name a variant of it with --variant ({', '.join(measured)})",
         )
     if variant not in candidate.variants:
         raise UsageError(
@@ -47,7 +49,7 @@ def open_sides(candidate_dir: Path, against: Path, options: CiOptions) -> Sides:
 
 
 def compare_runs(sides: Sides) -> CiResult:
-    """Hold the candidate against the baseline, check by check."""
+    """Compare the candidate with the baseline, check by check; the primary one comes first."""
     return CiResult(
         candidate=str(sides.candidate.root),
         baseline=str(sides.baseline.root),
@@ -65,12 +67,12 @@ def _finished(root: Path) -> Run:
     return run
 
 
-def _recommended(baseline: Run) -> str:
+def _recommended(baseline: Run, measured: Sequence[str]) -> str:
     chosen = baseline.decision.recommendation if baseline.decision else None
     if chosen is None:
         raise UsageError(
             f"the baseline {baseline.root} recommends no variant",
-            fix=f"name the deployed one with --variant ({', '.join(baseline.engines)})",
+            fix=f"name the deployed one with --variant ({', '.join(measured)})",
         )
     return chosen.variant
 
@@ -81,7 +83,14 @@ def _checks(sides: Sides) -> Iterator[Check]:
         why = f"cannot run on the candidate's machine: {refused}"
         yield Check(group="evidence", name="variant", verdict="fail", sentence=why)
         return
-    for checks in (evidence_checks, quality_checks, objective_checks, speed_checks):
+    yield primary_check(sides)
+    for checks in (
+        evidence_checks,
+        quality_checks,
+        objective_checks,
+        lost_checks,
+        advisory_checks,
+    ):
         yield from checks(sides)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from whet.ci.result import ORDER, Check, CiResult
+from whet.ci.result import ORDER, WORDS, Check, CiResult
 from whet.core.format import plural
 from whet.report.document import (
     Bullets,
@@ -13,7 +13,6 @@ from whet.report.document import (
     Node,
     Paragraph,
     Section,
-    Table,
     table,
     tone_of,
     verdict_cell,
@@ -24,33 +23,50 @@ _CHARACTERS: Final = 160
 
 
 def ci_document(result: CiResult) -> Document:
-    """One line of verdict, the checks with the worst first, and what changed."""
+    """The verdict, the checks that decide, the advisory figures, and what changed."""
     nodes: list[Node] = [Paragraph(text=_verdict(result), tone=tone_of(result.verdict))]
-    nodes.append(_table(sorted(result.checks, key=lambda check: ORDER.index(check.verdict))))
-    if (left := len(result.checks) - _ROWS) > 0:
-        nodes.append(Paragraph(text=f"{plural(left, 'more check')}: see --junit or --json."))
+    if result.cause is not None:
+        nodes.append(Paragraph(text=f"{result.cause}.", tone="warn"))
+    nodes += _table([check for check in result.checks if check.role != "advisory"])
+    advisory = [check for check in result.checks if check.role == "advisory"]
+    sections = [Section(id="checks", title="Checks that decide", group="Checks", nodes=nodes)]
+    if advisory:
+        title, rows = "Advisory figures, which decide nothing", list(_table(advisory))
+        sections.append(Section(id="advisory", title=title, group="Checks", nodes=rows))
+    changed = [_changes(result)]
+    sections.append(Section(id="changes", title="What changed", group="Changes", nodes=changed))
     return Document(
         title=f"whet ci: {result.verdict}",
         facts=[result.variant, f"{result.candidate} against {result.baseline}"],
-        sections=[
-            Section(id="checks", title="Checks", group="Checks", nodes=nodes),
-            Section(id="changes", title="What changed", group="Changes", nodes=[_changes(result)]),
-        ],
+        sections=sections,
     )
 
 
 def _verdict(result: CiResult) -> str:
-    """How many checks passed, failed and are unknown, and the allowed regression."""
-    counts = [f"{len(result.counted(verdict))} {verdict}" for verdict in reversed(ORDER)]
+    """The primary check's result, and how many checks passed, failed and are unknown."""
+    counts = ", ".join(f"{len(result.counted(word))} {word}" for word in reversed(ORDER))
+    primary = result.primary
+    cost = "" if primary is None else f" {primary.name}: {primary.sentence}."
     return (
-        f"{result.verdict}: {', '.join(counts)}, with {100 * result.max_regression:g}% allowed. "
+        f"{result.verdict}:{cost} {counts}, with {100 * result.max_regression:g}% allowed. "
         "Unknown counts as not passed."
     )
 
 
-def _table(checks: Sequence[Check]) -> Table:
-    rows = ((verdict_cell(c.verdict), c.name, _cut(c.sentence)) for c in checks[:_ROWS])
-    return table("Checks, the worst first", ("verdict", "check", "result"), rows)
+def _table(checks: Sequence[Check]) -> Iterator[Node]:
+    """The primary check, then the worst first."""
+    order = sorted(checks, key=lambda x: (x.role != "primary", WORDS.index(x.verdict)))
+    rows = (
+        (
+            verdict_cell(x.verdict),
+            f"{x.name} (primary)" if x.role == "primary" else x.name,
+            _cut(x.sentence),
+        )
+        for x in order[:_ROWS]
+    )
+    yield table("The worst first", ("verdict", "check", "result"), rows)
+    if (left := len(checks) - _ROWS) > 0:
+        yield Paragraph(text=f"{plural(left, 'more check')}: see --junit or --json.")
 
 
 def _changes(result: CiResult) -> Node:

@@ -10,8 +10,8 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from whet.ci.document import ci_document
 from whet.ci.options import CiOptions
+from whet.ci.paired import start_table
 from whet.ci.result import ORDER, CiResult
-from whet.ci.speed import start_table
 from whet.core.load import Load
 from whet.core.records.summary import Estimate
 from whet.core.redact import clean
@@ -35,12 +35,12 @@ def write_files(result: CiResult, candidate: Run, options: CiOptions) -> None:
 
 
 def junit_xml(result: CiResult) -> bytes:
-    """Return JUnit XML with one test case per check.
+    """Return JUnit XML with one test case per check, whose class names its role and group.
 
     Readers of JUnit count a skipped case as passed, so a check that is unknown is a failure of the
-    type ``unknown``.
+    type ``unknown``. An advisory one never fails.
     """
-    failures = len(result.checks) - len(result.counted("pass"))
+    failures = len(result.counted("fail")) + len(result.counted("unknown"))
     counts = {"tests": str(len(result.checks)), "failures": str(failures), "errors": "0"}
     root = Element("testsuites", {"name": "whet ci", **counts})
     suite = SubElement(root, "testsuite", {"name": clean(result.variant), **counts, "skipped": "0"})
@@ -48,15 +48,17 @@ def junit_xml(result: CiResult) -> bytes:
         name: str(getattr(result, name))
         for name in ("candidate", "baseline", "variant", "max_regression")
     }
+    if result.primary is not None:
+        facts["primary"] = result.primary.name
     facts |= {f"changed: {c.what}": f"{c.baseline} → {c.candidate}" for c in result.changes}
     properties = SubElement(suite, "properties")
     for name, value in facts.items():
         SubElement(properties, "property", {"name": clean(name), "value": clean(value)})
     for check in result.checks:
-        names = {"classname": f"whet.ci.{check.group}", "name": clean(check.name)}
+        names = {"classname": f"whet.ci.{check.role}.{check.group}", "name": clean(check.name)}
         case, sentence = SubElement(suite, "testcase", names), clean(check.sentence)
-        if check.verdict == "pass":
-            SubElement(case, "system-out").text = sentence
+        if check.verdict == "pass" or check.role == "advisory":
+            SubElement(case, "system-out").text = f"{check.verdict}: {sentence}"
         else:
             why = {"type": check.verdict, "message": sentence}
             SubElement(case, "failure", why).text = sentence
@@ -68,7 +70,9 @@ def junit_xml(result: CiResult) -> bytes:
 def metrics_json(run: Run, result: CiResult) -> dict[str, float | str]:
     """Return flat JSON for ``dvc metrics``: verdict, counts, figures per load, and quality."""
     counts = {f"checks_{verdict}": len(result.counted(verdict)) for verdict in ORDER}
-    return {"verdict": result.verdict, **counts, **dict(_figures(run, result.variant))}
+    change = None if result.primary is None else result.primary.change
+    primary = {} if change is None else {"cost_ratio": change.value}
+    return {"verdict": result.verdict, **counts, **primary, **dict(_figures(run, result.variant))}
 
 
 def _figures(run: Run, variant: str) -> Iterator[tuple[str, float]]:

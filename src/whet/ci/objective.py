@@ -1,83 +1,56 @@
-"""Whether the deployed load still meets the limits of the baseline's spec."""
+"""Whether the primary cell still meets the limits of the baseline's spec."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Literal
 
-from whet.ci.result import Check, Sides
-from whet.ci.speed import ONE_START, start_table
+from whet.ci.result import Check, Sides, Word
 from whet.core.format import number, percent
-from whet.core.load import Load
-from whet.core.records.quality_checks import GateVerdict
-from whet.core.records.summary import CellSummary, Estimate
+from whet.core.records.summary import Estimate
 from whet.decision.matrix import recommended_point
-from whet.metrics.metric import Metric
 from whet.report.text import shown
-
-_QUALIFIED: Final = ("recommended", "qualifies")
 
 
 def objective_checks(sides: Sides) -> Iterator[Check]:
-    """Hold each limit against the whole interval at the recommended load.
+    """Hold each limit against the candidate's interval; ``no`` fails, ``unknown`` only advises.
 
-    For a variant that the baseline does not recommend, at each load that qualified there.
+    A cell that did not qualify in the baseline is not held to the limits.
     """
-    for load in _loads(sides):
-        cell = sides.candidate.cell(sides.variant, load)
-        if cell is None:
-            sentence = f"the candidate was not measured at {load.words}; add it to the load"
-            yield _check(f"objective, {load.words}", "unknown", sentence)
-        elif sides.lost_cell(load) is None:
-            yield from _limits(sides, cell)
-
-
-def _loads(sides: Sides) -> tuple[Load, ...]:
-    decision = sides.baseline.decision
-    assert decision is not None, "only finished runs are compared"
-    chosen = decision.recommendation
-    if chosen is not None and chosen.variant == sides.variant:
-        return (chosen.load,)
-    return tuple(
-        cell.load
-        for cell in decision.cells
-        if cell.variant == sides.variant and cell.status in _QUALIFIED
-    )
-
-
-def _limits(sides: Sides, cell: CellSummary) -> Iterator[Check]:
-    run = sides.baseline
+    load, run = sides.load, sides.baseline
+    cell = None if load is None else sides.candidate.cell(sides.variant, load)
+    if load is None or cell is None or load not in sides.qualified or sides.lost_cell(load):
+        return
     point = recommended_point(run.tier, run.require_spec().objective)
-    at = cell.load.words
     for metric, limit, figure in point.bounds(cell):
-        verdict, sentence = _held(sides, metric, limit, figure, cell.load)
-        yield _check(f"{metric.title} limit, {at}", verdict, sentence)
+        meets = "unknown" if sides.other_machine else meets_limit(figure, limit)
+        why = sides.other_machine or f"{shown(figure).full} ms, limit {number(limit)} ms"
+        verdict: Word = "fail" if meets == "no" else "pass"
+        yield Check(
+            group="objective",
+            name=f"{metric.title} limit, {load.words}",
+            verdict="not distinguished" if meets == "unknown" else verdict,
+            sentence=f"{meets}: {why}",
+            role="advisory" if meets == "unknown" else "required",
+        )
     for name, floor, rate in point.below_floor(cell):
-        yield _check(f"{name} limit, {at}", "fail", f"{percent(rate)}, below {percent(floor)}")
+        yield Check(
+            group="objective",
+            name=f"{name} limit, {load.words}",
+            verdict="fail",
+            sentence=f"no: {percent(rate)}, below {percent(floor)}",
+        )
 
 
-def _held(
-    sides: Sides, metric: Metric, limit: float, figure: Estimate | None, load: Load
-) -> tuple[GateVerdict, str]:
-    """Pass where the whole interval is below the limit, fail where it is not below anywhere."""
-    if sides.other_machine is not None:
-        return "unknown", sides.other_machine
-    if figure is None:
-        return "unknown", "not measured"
-    held = f"{shown(figure).full} ms, limit {number(limit)} ms"
-    if figure.low is None or figure.high is None:
-        return "unknown", f"{held}; {ONE_START}"
-    if figure.high < limit:
-        return "pass", held
+def meets_limit(figure: Estimate | None, limit: float) -> Literal["yes", "likely", "unknown", "no"]:
+    """Return whether a latency is below its limit: with its whole interval, or with its figure.
+
+    ``likely`` needs the figure below and an interval, ``no`` the whole interval at or above.
+    """
+    if figure is None or figure.low is None or figure.high is None:
+        return "unknown"
     if figure.low >= limit:
-        return "fail", held
-    starts = None
-    if figure.value < limit and "differences" in metric.views:
-        table = start_table(sides.candidate, metric)
-        starts = table.starts_below((sides.variant, load), limit)
-    more = "" if starts is None else f": {starts} starts would decide if it stays the same"
-    return "unknown", f"{held}, inconclusive{more}"
-
-
-def _check(name: str, verdict: GateVerdict, sentence: str) -> Check:
-    return Check(group="objective", name=name, verdict=verdict, sentence=sentence)
+        return "no"
+    if figure.high < limit and figure.enough:
+        return "yes"
+    return "likely" if figure.value < limit else "unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -14,6 +15,11 @@ from whet.core.run import Run
 Group = Literal["evidence", "quality", "objective", "speed", "counters"]
 ORDER: Final[tuple[GateVerdict, ...]] = ("fail", "unknown", "pass")
 """The worst first."""
+Advice = Literal["beyond", "not distinguished", "within"]
+"""Where the interval of an advisory figure is, compared with the allowance."""
+Word = GateVerdict | Advice
+WORDS: Final[tuple[Word, ...]] = (*ORDER, "beyond", "not distinguished", "within")
+Role = Literal["primary", "required", "advisory"]
 _HAS_FIGURES: Final = ("evidence", "quality", "not confirmed")
 """Kinds of exclusion that other checks judge."""
 
@@ -22,14 +28,16 @@ _HAS_FIGURES: Final = ("evidence", "quality", "not confirmed")
 class Check:
     """One check of a candidate run. ``unknown`` counts as not passed.
 
-    ``change`` is candidate ÷ baseline with its 95% interval, where the check is a comparison.
+    ``change`` is candidate ÷ baseline with its 95% interval, where the check is a comparison. One
+    check is ``primary``, the cost; ``advisory`` ones decide nothing.
     """
 
     group: Group
     name: str
-    verdict: GateVerdict
+    verdict: Word
     sentence: str
     change: Estimate | None = None
+    role: Role = "required"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,12 +62,24 @@ class CiResult:
 
     @property
     def verdict(self) -> GateVerdict:
-        """The worst of the checks."""
-        return min((check.verdict for check in self.checks), key=ORDER.index)
+        """The worst of the checks that decide."""
+        return next(verdict for verdict in ORDER if self.counted(verdict))
 
-    def counted(self, verdict: GateVerdict) -> tuple[Check, ...]:
+    def counted(self, verdict: Word) -> tuple[Check, ...]:
         """The checks with this verdict."""
         return tuple(check for check in self.checks if check.verdict == verdict)
+
+    @property
+    def primary(self) -> Check | None:
+        """The check of the cost; None where the candidate cannot run the variant."""
+        return next((check for check in self.checks if check.role == "primary"), None)
+
+    @property
+    def cause(self) -> str | None:
+        """The counters that are beyond the allowance, as a probable cause; None without one."""
+        worse = [check for check in self.counted("beyond") if check.group == "counters"]
+        words = "; ".join(f"{check.name} {check.sentence}" for check in worse)
+        return f"Probable cause: {words}" if worse else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +97,34 @@ class Sides:
         cells = (cell for cell in self.baseline.cells if cell.status == "complete")
         loads = (cell.load for cell in cells if cell.variant == self.variant)
         return tuple(x for x in loads if self.candidate.cell(self.variant, x) is not None)
+
+    @cached_property
+    def qualified(self) -> tuple[Load, ...]:
+        """The loads at which the baseline's decision found the limits met."""
+        decision = self.baseline.decision
+        cells = decision.cells if decision else ()
+        return tuple(
+            cell.load
+            for cell in cells
+            if cell.variant == self.variant and cell.status in ("recommended", "qualifies")
+        )
+
+    @cached_property
+    def load(self) -> Load | None:
+        """The primary cell's load: the recommended one, else the cheapest that both runs measured.
+
+        A load that did not qualify in the baseline is taken only where none did.
+        """
+        chosen = self.baseline.decision.recommendation if self.baseline.decision else None
+        if chosen is not None and chosen.variant == self.variant:
+            return chosen.load
+
+        def order(load: Load) -> tuple[bool, float]:
+            cell = self.baseline.cell(self.variant, load)
+            cost = cell.cost_per_1m_tokens if cell else None
+            return load not in self.qualified, math.inf if cost is None else cost.value
+
+        return min(self.loads, key=order, default=None)
 
     @cached_property
     def other_machine(self) -> str | None:

@@ -24,10 +24,12 @@ def ci(
     options: CiOptions = CiOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> None:
-    """Hold a run against a stored baseline run: speed, answers, evidence. Starts nothing.
+    """Compare a run with a stored baseline run: cost, answers, evidence. Starts nothing.
 
-    Exit code 0 for a pass, 9 for a fail, 6 if unknown.
+    Exit code 0 for a pass, 9 for a fail, 6 if unknown. The cost of the recommended cell decides;
+    other figures advise.
     """
+    import whet.flow.ci  # noqa: F401  levers add their keys to a stored spec
     from whet.ci.compare import compare_runs, open_sides
     from whet.ci.document import ci_document
     from whet.ci.files import write_files
@@ -38,7 +40,7 @@ def ci(
     write_files(result, sides.candidate, options)
     print_sections(ci_document(result).sections, output.console)
     if output.json:
-        print_json({"verdict": result.verdict, **encode(result)})
+        print_json({"verdict": result.verdict, "cause": result.cause, **encode(result)})
     _raise(result)
 
 
@@ -47,7 +49,7 @@ def _raise(result: CiResult) -> None:
         return
     checks = result.counted(result.verdict)
     more = f" (and {len(checks) - 1} more)" if len(checks) > 1 else ""
-    why = f"{checks[0].name}: {checks[0].sentence}{more}"
+    why = ". ".join(filter(None, (f"{checks[0].name}: {checks[0].sentence}{more}", result.cause)))
     if result.verdict == "fail":
         raise NothingQualifiesError(f"{result.variant} fails: {why}")
     raise MeasurementError(f"{result.variant} is inconclusive (counts as not passed): {why}")

@@ -19,7 +19,6 @@ import yaml
 from jsonschema import Draft7Validator
 
 from tests.checkpoint_factory import write_tiny_llama
-from whet._version import __version__
 from whet.cli.main import app
 from whet.core.errors import UsageError
 from whet.demo import pair_paths
@@ -93,14 +92,37 @@ def run_steps(workflow: dict[str, Any], folder: Path) -> list[subprocess.Complet
     ]
 
 
+def test_whet_is_installed_from_a_clone(repository: Path) -> None:
+    """No version is published; a missing clone stops the job with a sentence."""
+    workflow, _ = written(repository)
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    installs = [step["run"] for step in steps if step.get("name") == "Install"]
+    assert len(installs) == 2
+    assert 'pip install "$WHET"' in installs[0]
+    assert 'pip" install "$WHET[gpu]"' in installs[1]
+    assert not any("whet==" in run or "whet[gpu]==" in run for run in installs)
+    done = subprocess.run(
+        ["bash", "-e", "-c", installs[0]],
+        cwd=repository,
+        env=os.environ | workflow["env"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "::error::./whet holds no clone of whet\n")
+
+
 @pytest.mark.full
 def test_the_hosted_job_runs_without_a_gpu(tmp_path: Path) -> None:
     target, _ = pair_paths()
     (tmp_path / "target").symlink_to(target)
     workflow, _ = written(tmp_path)
-    assert workflow["env"] == {"SPEC": "whet.yaml", "BASELINE": "baseline", "GPU": "L4"}
-    install = next(x for x in workflow["jobs"]["smoke"]["steps"] if x.get("name") == "Install")
-    assert install["run"] == f'pip install "whet=={__version__}"'
+    assert workflow["env"] == {
+        "SPEC": "whet.yaml",
+        "BASELINE": "baseline",
+        "WHET": "./whet",
+        "GPU": "L4",
+    }
     check, replay = run_steps(workflow, tmp_path)
     assert check.returncode == 0, check.stderr
     assert "2 variants on L4" in check.stdout

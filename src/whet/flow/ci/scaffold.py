@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeGuard
 
-from whet._version import __version__
 from whet.core.errors import UsageError
 from whet.core.quote import shell_words, yaml_scalar, yaml_text
 from whet.core.spec import Spec, load_spec
@@ -43,8 +42,8 @@ def write_pipelines(spec_file: Path, root: Path) -> tuple[str, ...]:
         write_atomic(path, text)
     return (
         *(f"Wrote {path}" for path in texts),
-        "Next: set GPU and the runner's labels in the workflow, and copy a finished run of what is "
-        f"deployed to {root / _BASELINE}",
+        "Next: set GPU and the runner's labels in the workflow, put a clone of whet at "
+        f"{root / 'whet'}, and copy a finished run of what is deployed to {root / _BASELINE}",
     )
 
 
@@ -59,7 +58,6 @@ def _workflow(spec: Spec, spec_path: str) -> str:
     values = {
         "spec": yaml_scalar(spec_path.replace("${{", "${{ '${{' }}")),
         "gpu": yaml_scalar(gpu),
-        "version": __version__,
         "lenient": _LENIENT if is_local else "",
     }
     text = Path(__file__).with_name("whet.yml.in").read_text(encoding="utf-8")
