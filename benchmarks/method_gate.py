@@ -44,8 +44,8 @@ def judged(rng: np.random.Generator, flips: float, drop: float) -> tuple[str, fl
     baseline = replace(BASELINE, answers=_answers(before))
     answers = _answers(here)
     scores = score_tasks(answers, baseline)
-    found = Findings(ratio=_EXACT, tasks=scores, answers=answers, baseline=baseline)
-    return verdicts(found, [0.01])[0][0][1], detectable_loss(found)
+    findings = Findings(ratio=_EXACT, tasks=scores, answers=answers, baseline=baseline)
+    return verdicts(findings, [0.01])[0][0][1], detectable_loss(findings)
 
 
 def _answers(right: Any) -> tuple[TaskAnswer, ...]:
@@ -61,8 +61,8 @@ def gate(flips: float, runs: int) -> Iterator[Row]:
 
     def failing(drop: float) -> tuple[float, float]:
         drawn = [judged(np.random.default_rng(seed), flips, drop) for seed in range(runs)]
-        seen = [1.0 if each is None else each for _, each in drawn]
-        return float(np.mean([word == "fail" for word, _ in drawn])), float(np.mean(seen))
+        drops = [1.0 if each is None else each for _, each in drawn]
+        return float(np.mean([word == "fail" for word, _ in drawn])), float(np.mean(drops))
 
     false, stated = failing(0.0)
     yield "tasks: no loss fails", flips, TASKS[0], false, "at most 0.01"

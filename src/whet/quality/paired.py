@@ -186,8 +186,8 @@ def detectable_drop(
         return None
     while high - low > _RESOLUTION:
         middle = (low + high) / 2
-        seen = _power(n, middle, g, significance) >= POWER
-        low, high = (low, middle) if seen else (middle, high)
+        enough = _power(n, middle, g, significance) >= POWER
+        low, high = (low, middle) if enough else (middle, high)
     return high
 
 

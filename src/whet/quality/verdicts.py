@@ -114,12 +114,12 @@ def detectable_loss(findings: Findings) -> float | None:
     pairs, and where not even the loss of every right answer would be detected.
     """
     scores = _right_or_wrong(_usable(findings))
-    asked = sum(score.n for score in scores)
-    if not asked:
+    questions = sum(score.n for score in scores)
+    if not questions:
         return None
-    gained = sum(score.gained or 0 for score in scores) / asked
-    right = sum(score.baseline_right or 0 for score in scores) / asked
-    drop = detectable_drop(asked, gained, SIGNIFICANCE / len(_rows(findings)))
+    gained = sum(score.gained or 0 for score in scores) / questions
+    right = sum(score.baseline_right or 0 for score in scores) / questions
+    drop = detectable_drop(questions, gained, SIGNIFICANCE / len(_rows(findings)))
     return drop if drop is not None and drop <= right else None
 
 

@@ -61,8 +61,8 @@ def quality_nodes(records: Sequence[QualityRecord]) -> list[Node]:
         nodes.append(Bullets(items=[f"{names}: {words}" for names, words in reasons]))
     if any(record.tasks for record in records):
         nodes += [Heading(text="Tasks"), task_table({each.variant: each.tasks for each in records})]
-    if seen := [each.detectable_loss for each in records if each.detectable_loss is not None]:
-        words = f"With 80% power, all tasks together detect a loss of {_span(seen)}."
+    if drops := [each.detectable_loss for each in records if each.detectable_loss is not None]:
+        words = f"With 80% power, all tasks together detect a loss of {_span(drops)}."
         nodes.append(Paragraph(text=words, tone="muted"))
     return nodes
 
