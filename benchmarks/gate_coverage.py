@@ -33,7 +33,7 @@ SPREAD: Final = 0.02
 BROKEN_SHARE, BROKEN_SHIFT = 0.02, 0.5
 WINDOWS: Final = 3
 """Windows per source document in the ``windows`` samples."""
-_BASELINE: Final = QualityRecord(
+BASELINE: Final = QualityRecord(
     variant="baseline",
     baseline="baseline",
     perplexity=None,
@@ -111,7 +111,7 @@ def judge(ratio: Estimate, change: float) -> str:
     ends = (None if end is None else end * (1 + change) for end in (ratio.low, ratio.high))
     low, high = ends
     moved = replace(ratio, value=ratio.value * (1 + change), low=low, high=high)
-    findings = Findings(ratio=moved, tasks=(), answers=(), baseline=_BASELINE)
+    findings = Findings(ratio=moved, tasks=(), answers=(), baseline=BASELINE)
     return verdicts(findings, [TOLERANCE])[0][0][1]
 
 

@@ -39,6 +39,9 @@ def test_an_unfinished_run_and_a_wrong_option(whet: Whet, root: Path) -> None:
 
 def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> None:
     left_out = [
+        "  --max-num-seqs 8, measured with 64, holds 8 requests in flight: more wait.",
+        "  Latencies and costs of a CPU run do not carry over: measure again on the GPU that will "
+        "serve.",
         "  Left out: only the measurement needs it, whose evidence is in the log: "
         "--disable-uvicorn-access-log",
         "  Left out: measured on a CPU, these settings mean nothing to a GPU: --enforce-eager, "
@@ -76,4 +79,5 @@ def test_json_has_the_record_and_the_commands(whet: Whet, root: Path) -> None:
     assert document["bundle"]["variant"] == "fp16"
     assert document["previous"]["variant"] == "draft+cache"
     assert document["directory"].endswith("/deployment")
+    assert document["notes"][0].startswith("--max-num-seqs ")
     assert set(document["steps"]) == {"Start", "Monitor", "Roll back"}

@@ -60,11 +60,11 @@ def awkward(folder: str = AWKWARD) -> ResolvedEngine:
     )
 
 
-def plan(engine: ResolvedEngine) -> Deployment:
+def plan(engine: ResolvedEngine, **options: Any) -> Deployment:
     """The engine's own plan, with exact edges."""
     planner = get_profile(engine.engine).plan_deployment
     assert planner is not None
-    return planner(engine, edges_s=EDGES)
+    return planner(engine, edges_s=EDGES, **options)
 
 
 def documents(

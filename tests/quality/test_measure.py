@@ -16,6 +16,7 @@ from whet.core.records.codec import decode, encode
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
 from whet.quality import ChecksPlan, QualityPlan, measure_quality
+from whet.quality.paired import detectable_drop
 
 DOCUMENTS, TASKS = 60, 20
 
@@ -145,6 +146,7 @@ def test_lost_answers_are_paired_and_shown(plan: QualityPlan, baseline: QualityR
     [score] = record.tasks
     assert (score.right, score.baseline_right, score.lost, score.gained) == (11, 20, 9, 0)
     assert score.p_value == pytest.approx(2 / 2**9)
+    assert record.detectable_loss == detectable_drop(20, 0.0, 0.05 / 3)  # also loops and ends
     assert [example.answer for example in record.examples] == ["1000"] * 5
     assert {word for _, word in record.verdicts} == {"fail"}
 

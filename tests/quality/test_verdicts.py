@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from benchmarks.method_gate import gate
 
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskScore
 from whet.core.records.summary import Estimate
-from whet.quality.paired import mcnemar
-from whet.quality.verdicts import Findings, verdicts
+from whet.quality.paired import detectable_drop, mcnemar
+from whet.quality.verdicts import Findings, detectable_loss, verdicts
 
 TOLERANCES = (0.01, 0.02, 0.05)
 BASELINE = QualityRecord(
@@ -146,6 +147,55 @@ def test_one_small_p_among_several_tasks_is_corrected_for() -> None:
     # Four questions asked (three tasks and degenerate text): 4 · 0.03 = 0.12
     tasks = (score("a", 9, 2, 0.03), score("b", 1, 1, 1.0), score("c", 0, 0, 1.0))
     assert judged(findings(ratio(1.0, 0.999, 1.001), tasks=tasks)) == ["pass"] * 3
+
+
+def small_losses(lost: int = 6) -> tuple[TaskScore, ...]:
+    """Five tasks, each of which lost too few to show it alone: p 0.125 at six against one."""
+    return tuple(score(name, lost, 1, mcnemar(lost, 1)) for name in "abcde")
+
+
+def test_small_losses_in_every_task_fail_together() -> None:
+    found = findings(ratio(1.0, 0.999, 1.001), tasks=small_losses())
+    words, reason = verdicts(found, TOLERANCES)
+    assert [word for _, word in words] == ["fail"] * 3
+    # exact p of 30 lost against 5: 2 · Σ C(35, k ≤ 5) ÷ 2^35, times the seven tests
+    assert reason is not None
+    assert reason.startswith(
+        "all 5 tasks together: 30 answers lost and 5 gained against the baseline (p 0.00016"
+    )
+
+
+def test_grades_and_refused_tasks_are_not_counted_together() -> None:
+    tasks = small_losses()
+    found = findings(ratio(1.0, 0.999, 1.001), tasks=tasks)
+    refused = tuple((name, f"{name}: 0 of 40 right") for name in "abc")
+    assert judged(replace(found, at_chance=refused)) == ["pass"] * 3
+    graded = tuple(replace(each, graded=True) for each in tasks[:4])
+    assert judged(replace(found, tasks=(*graded, tasks[4]))) == ["pass"] * 3
+
+
+def test_the_loss_that_would_be_seen_is_that_of_all_answers_together() -> None:
+    found = findings(ratio(1.0, 0.999, 1.001), tasks=small_losses(lost=1))
+    # 500 questions, 5 gained; five tasks, all together, and degenerate text
+    assert detectable_loss(found) == detectable_drop(500, 0.01, 0.05 / 7)
+    (one, *_) = found.tasks
+    assert detectable_loss(replace(found, tasks=(one,))) == detectable_drop(100, 0.01, 0.05 / 2)
+
+
+def test_no_loss_would_be_seen_in_grades_few_answers_or_without_a_baseline() -> None:
+    found = findings(ratio(1.0, 0.999, 1.001), tasks=small_losses())
+    graded = tuple(replace(each, graded=True) for each in found.tasks)
+    alone = tuple(replace(each, p_value=None) for each in found.tasks)
+    few = tuple(replace(each, n=1, gained=0, baseline_right=1) for each in found.tasks)
+    for tasks in ((), graded, alone, few):
+        assert detectable_loss(replace(found, tasks=tasks)) is None
+
+
+def test_tasks_fail_as_often_as_they_say() -> None:
+    false, seven, stated = (row[3] for row in gate(0.02, 100))
+    assert false <= 0.03
+    assert seven >= 0.88
+    assert 0.68 <= stated <= 0.92
 
 
 def answers(texts: list[str]) -> tuple[TaskAnswer, ...]:

@@ -7,7 +7,7 @@ import pytest
 from whet.core.format import number, percent, plural
 from whet.core.records.summary import Estimate
 from whet.core.redact import clean, one_line
-from whet.report.text import format_time, short_path, shown
+from whet.report.text import format_time, millinats, short_path, shown
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,26 @@ def test_plural() -> None:
 def test_moment() -> None:
     assert format_time("2026-11-20T09:30:00+00:00") == "2026-11-20 09:30 UTC"
     assert format_time("some day") == "some day"
+
+
+@pytest.mark.parametrize(
+    ("low", "value", "high", "text"),
+    [
+        (1.0, 1.0, 1.0, "no change"),
+        (0.99999999, 0.9999999, 1.00000001, "no change"),
+        (0.999, 0.9999999, 1.001, "+0.00% (-0.10% … +0.10%)"),
+        (0.999, 1.006, 1.012, "+0.60% (-0.10% … +1.2%)"),
+    ],
+)
+def test_a_change_of_nothing_has_no_sign_and_no_digits(
+    low: float, value: float, high: float, text: str
+) -> None:
+    ratio = Estimate(value=value, low=low, high=high, samples=60)
+    assert shown(ratio, unit="+%").full == text
+
+
+def test_a_distance_of_rounding_alone_is_none() -> None:
+    nothing = Estimate(value=6.12e-16, low=1e-16, high=1e-15, samples=60)
+    assert millinats(nothing).full == "none"
+    seen = Estimate(value=2e-5, low=1e-5, high=4e-5, samples=60)
+    assert millinats(seen).full == "0.0200 (0.0100 … 0.0400)"

@@ -35,7 +35,7 @@ def deploy(
     if output.json:
         previous = None if deployed.previous is None else encode(deployed.previous)
         document = {"directory": str(deployed.folder.resolve()), "steps": _steps(deployed)}
-        document["left_out"] = encode(deployed.left_out)
+        document |= {"notes": list(deployed.notes), "left_out": encode(deployed.left_out)}
         print_json(document | {"bundle": encode(deployed.bundle), "previous": previous})
     else:
         _print_text(deployed, output)
@@ -65,6 +65,8 @@ def _print_text(deployed: Deployed, output: OutputOptions) -> None:
     if bundle.replicas > 1 and bundle.namespace is None:
         servers = plural(bundle.replicas, "server")
         line(f"  The demand takes {servers}; {bundle.target} starts one.")
+    for note in deployed.notes:
+        line(f"  {note}")
     for each in deployed.left_out:
         line(f"  {each.why}: {', '.join(each.settings)}")
     for name, commands in _steps(deployed).items():

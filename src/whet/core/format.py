@@ -41,7 +41,7 @@ def percent(share: float, *, signed: bool = False) -> str:
     """A share as per cent with enough figures to distinguish small ones."""
     value = 100 * share
     places = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 1 or value == 0 else 2
-    return f"{value:+.{places}f}%" if signed else f"{value:.{places}f}%"
+    return f"{value:+z.{places}f}%" if signed else f"{value:z.{places}f}%"
 
 
 def points(share: float, *, signed: bool = False) -> str:

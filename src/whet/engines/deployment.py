@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from whet.core.load import Load
 from whet.core.records.engine import ResolvedEngine
 
 
@@ -88,11 +89,14 @@ class DeploymentPlanner(Protocol):
         image_tag: str | None = None,
         edges_s: Mapping[str, tuple[float, ...]] | None = None,
         shared: bool | None = False,
+        load: Load | None = None,
     ) -> Deployment:
         """``image_tag`` is the measured version where it is None.
 
         ``shared`` says that servers shared the device while they were measured: the deployed one
-        takes all of it. None plans the command as it was measured.
+        takes all of it. None plans the command as it was measured. A server that is deployed for
+        a ``load`` of requests in flight runs no more of them at a time; ``notes`` say what was
+        written, or why not.
 
         ``edges_s`` are latencies in seconds that the histograms need as exact edges, by family
         (objectives and measured limits); an engine without such a setting ignores them.

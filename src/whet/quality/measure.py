@@ -31,7 +31,7 @@ from whet.quality.lossless import PlainReference
 from whet.quality.perplexity import Nll, broken_documents, perplexity, perplexity_ratio
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Encoder, identity
-from whet.quality.verdicts import Findings, verdicts
+from whet.quality.verdicts import Findings, detectable_loss, verdicts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,6 +162,7 @@ def _record(
         answers=answers.answers,
         examples=find_examples(questions.tasks, answers.answers, paired),
         verdicts=judged,
+        detectable_loss=detectable_loss(findings),
         reason=reason,
         seconds=0.0,
         data_sha256=data_sha256,
@@ -223,6 +224,7 @@ def rejudge(
         perplexity_ratio=ratio,
         tasks=scores,
         verdicts=judged,
+        detectable_loss=detectable_loss(findings),
         reason=reason,
     )
 

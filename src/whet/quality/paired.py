@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -169,8 +170,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def detectable_drop(n: int, gained_share: float = 0.0) -> float | None:
-    """Return the smallest net loss that McNemar's exact test at 5 % detects with 80 % power.
+@cache
+def detectable_drop(
+    n: int, gained_share: float = 0.0, significance: float = SIGNIFICANCE
+) -> float | None:
+    """Return the smallest net loss that McNemar's exact test detects with 80 % power.
 
     Of ``n`` pairs a rate d + g is lost and g = ``gained_share`` gained, so d is the loss in the
     share of right answers (Connor 1987, computed exactly over the binomial number of discordant
@@ -178,15 +182,16 @@ def detectable_drop(n: int, gained_share: float = 0.0) -> float | None:
     """
     g = gained_share
     low, high = 0.0, 1.0 - 2 * g
-    if high <= 0 or _power(n, high, g) < POWER:
+    if high <= 0 or _power(n, high, g, significance) < POWER:
         return None
     while high - low > _RESOLUTION:
         middle = (low + high) / 2
-        low, high = (low, middle) if _power(n, middle, g) >= POWER else (middle, high)
+        enough = _power(n, middle, g, significance) >= POWER
+        low, high = (low, middle) if enough else (middle, high)
     return high
 
 
-def _power(n: int, drop: float, g: float) -> float:
+def _power(n: int, drop: float, g: float, significance: float) -> float:
     """Return the probability that a true net loss ``drop`` gives a significant loss."""
     from scipy.stats import binom
 
@@ -194,7 +199,7 @@ def _power(n: int, drop: float, g: float) -> float:
     if discordant_rate <= 0:
         return 0.0
     discordant = np.arange(1, n + 1)
-    # Two-sided 5 %: lost ≥ the (1 − α/2) point of a fair coin, plus one as the tail must be ≤ α/2.
-    critical = binom.isf(SIGNIFICANCE / 2, discordant, 0.5) + 1
+    # Two-sided: lost ≥ the (1 − α/2) point of a fair coin, plus one as the tail must be ≤ α/2.
+    critical = binom.isf(significance / 2, discordant, 0.5) + 1
     power = binom.sf(critical - 1, discordant, (drop + g) / discordant_rate)
     return float(np.sum(binom.pmf(discordant, n, discordant_rate) * power))

@@ -9,9 +9,10 @@ Two rules, both paired with the baseline on the same questions:
   the ratio's 95 % interval below 1 + tolerance, *fail* its lower end at or above it; otherwise
   the result is inconclusive, which is *unknown*.
 - Tasks are a test for loss. A task whose score fell, with a paired p (McNemar's exact, for grades
-  a sign-flip permutation test) below 0.05 after Holm's correction over all tasks, *fails* every
-  tolerance. So do answers that no longer end, and degenerate text that the baseline does not write
-  (below 0.01: a model that loops by itself does so after other prompts in other batches).
+  a sign-flip permutation test) below 0.05 after Holm's correction over all tests of the variant,
+  *fails* every tolerance. So do the right-or-wrong answers of all tasks together, answers that no
+  longer end, and degenerate text that the baseline does not write (below 0.01: a model that loops
+  by itself does so after other prompts in other batches).
 
 Other defects (other tokens, other predictions on the same weights, speculation that changes
 answers) fail every tolerance; a check that could not run leaves it unknown (``checks.py``).
@@ -20,7 +21,8 @@ A task that the baseline answers no better than chance is refused: it is named a
 without another task the verdict is unknown. So it is where over a tenth of the answers on either
 side are reasoning that did not end.
 
-A test that finds no loss does not prove its absence: each score states its detectable drop.
+A test that finds no loss does not prove its absence: each score states its detectable drop, and
+the record that of all tasks together.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from whet.core.records.quality import QualityRecord, TaskAnswer, TaskScore
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.records.summary import Estimate
 from whet.quality.degenerate import SILENT_SHARE, degenerate, says_nothing
-from whet.quality.paired import SIGNIFICANCE, holm, mcnemar, worse
+from whet.quality.paired import SIGNIFICANCE, detectable_drop, holm, mcnemar, worse
 
 MIN_DOCUMENTS: Final = 60
 """With fewer, skewed losses pass wrongly too often (``benchmarks/gate_coverage.py``)."""
@@ -80,20 +82,14 @@ def verdicts(
     findings: Findings, tolerances: Sequence[float]
 ) -> tuple[tuple[tuple[float, GateVerdict], ...], str | None]:
     """Return (tolerance, verdict) pairs, and the reasons in words or None."""
-    refused = dict(findings.at_chance)
-    usable = [score for score in findings.tasks if score.task not in refused]
-    shapes = (
-        ()
-        if findings.baseline is None
-        else _shape_rows(findings.answers, findings.baseline.answers)
-    )
-    lost = losses(usable, shapes)
+    usable = _usable(findings)
+    lost = _significant(_rows(findings))
     broken = [*findings.broken, *lost, *_garbage(findings)]
     unfinished, many = _unfinished(findings)
     missing = [*findings.missing, *(unfinished if many else [])]
     if findings.ratio is None and not broken and not missing:
         missing.append("perplexity was not measured")
-    if refused and not usable and findings.baseline is not None:
+    if findings.at_chance and not usable and findings.baseline is not None:
         missing.append("no task shows whether answers are still right")
     judged = [_judge(findings, tolerance) for tolerance in tolerances]
     words: list[GateVerdict] = ["fail"] * len(judged)
@@ -109,6 +105,22 @@ def verdicts(
         *([] if many else unfinished),
     ]
     return tuple(zip(tolerances, words, strict=True)), "; ".join(reasons) or None
+
+
+def detectable_loss(findings: Findings) -> float | None:
+    """Return the smallest loss in the share of right answers, all tasks together, that is detected.
+
+    With 80 % power, by the test of all tasks at the first step of Holm's correction. None without
+    pairs, and where not even the loss of every right answer would be detected.
+    """
+    scores = _right_or_wrong(_usable(findings))
+    questions = sum(score.n for score in scores)
+    if not questions:
+        return None
+    gained = sum(score.gained or 0 for score in scores) / questions
+    right = sum(score.baseline_right or 0 for score in scores) / questions
+    drop = detectable_drop(questions, gained, SIGNIFICANCE / len(_rows(findings)))
+    return drop if drop is not None and drop <= right else None
 
 
 def _next_scheme(findings: Findings, *, lost: bool) -> list[str]:
@@ -190,14 +202,12 @@ def _listed(tolerances: Sequence[float]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def losses(tasks: Sequence[TaskScore], shapes: Sequence[_Row] = ()) -> list[str]:
-    """Return a sentence per task, and per form of its answers, that is significantly worse."""
-    rows = [
-        _Row(what=_changed(score), fell=worse(score), p_value=score.p_value)
-        for score in tasks
-        if score.p_value is not None
-    ]
-    rows += shapes
+def losses(tasks: Sequence[TaskScore]) -> list[str]:
+    """Return a sentence per task that is significantly worse."""
+    return _significant(_task_rows(tasks))
+
+
+def _significant(rows: Sequence[_Row]) -> list[str]:
     adjusted = holm([row.p_value for row in rows])
     return [
         f"{row.what} (p {p:.2g} after Holm)"
@@ -214,6 +224,43 @@ class _Row:
     fell: bool
     p_value: float
     significance: float = SIGNIFICANCE
+
+
+def _rows(findings: Findings) -> list[_Row]:
+    """Return every test of the variant: each task, all together, and the form of the answers."""
+    usable = _usable(findings)
+    before = findings.baseline
+    shapes = [] if before is None else _shape_rows(findings.answers, before.answers)
+    return [*_task_rows(usable), *_pooled_row(_right_or_wrong(usable)), *shapes]
+
+
+def _usable(findings: Findings) -> list[TaskScore]:
+    refused = dict(findings.at_chance)
+    return [score for score in findings.tasks if score.task not in refused]
+
+
+def _task_rows(tasks: Sequence[TaskScore]) -> list[_Row]:
+    return [
+        _Row(what=_changed(score), fell=worse(score), p_value=score.p_value)
+        for score in tasks
+        if score.p_value is not None
+    ]
+
+
+def _right_or_wrong(tasks: Sequence[TaskScore]) -> list[TaskScore]:
+    """Return the paired tasks without grades, whose questions can be counted together."""
+    return [score for score in tasks if score.p_value is not None and not score.graded]
+
+
+def _pooled_row(scores: Sequence[TaskScore]) -> list[_Row]:
+    if len(scores) < 2:
+        return []
+    lost, gained = (sum(getattr(s, side) or 0 for s in scores) for side in ("lost", "gained"))
+    what = (
+        f"all {len(scores)} tasks together: {lost} answers lost and {gained} gained against the "
+        "baseline"
+    )
+    return [_Row(what=what, fell=lost > gained, p_value=mcnemar(lost, gained))]
 
 
 def _changed(score: TaskScore) -> str:
@@ -292,7 +339,7 @@ def _blind(scores: Sequence[TaskScore]) -> list[str]:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.2f} %"
+    return f"{100 * (ratio - 1):+z.2f} %"
 
 
 def _interval(ratio: Estimate) -> str:

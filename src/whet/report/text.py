@@ -12,6 +12,9 @@ from whet.core.records.summary import Estimate
 
 DASH: Final = "–"
 ONE_START: Final = "one start: no verdict"
+_NO_CHANGE: Final = ("+0.0%", "+0.00%")
+_NO_DISTANCE_NATS: Final = 1e-6
+"""Below this a distance is the rounding of log-probabilities, which are float32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +52,17 @@ def shown(value: Estimate | float | None, *, unit: str = "") -> Shown:
     interval = ""
     if value.low is not None and value.high is not None:
         interval = f"{_with_unit(value.low, unit)} … {_with_unit(value.high, unit)}"
-    return Shown(text=_with_unit(value.value, unit), interval=interval, sure=value.enough)
+    text = _with_unit(value.value, unit)
+    if unit == "+%" and {text, *interval.split(" … ")} <= {*_NO_CHANGE, ""}:
+        return Shown(text="no change", sure=value.enough)
+    return Shown(text=text, interval=interval, sure=value.enough)
 
 
-def millinats(estimate: Estimate) -> Estimate:
-    """An estimate in nats, in thousandths."""
-    return estimate.mapped(lambda nats: 1000 * nats)
+def millinats(nats: Estimate) -> Shown:
+    """A distance in thousandths of a nat; ``none`` where it is rounding alone."""
+    if nats.value < _NO_DISTANCE_NATS:
+        return Shown(text="none", sure=nats.enough)
+    return shown(nats.mapped(lambda value: 1000 * value))
 
 
 def _with_unit(value: float, unit: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.manifests import documents, engine_words, environment, plan, resolved
+from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.store import write_json
 from whet.deploy.render import write_deployment
@@ -58,6 +59,60 @@ def test_a_share_of_the_device_is_not_deployed(target: Any, run: str, tmp_path: 
     assert all(f"#   {word}" in comments for word in left if word[2:] in SHARE)
     kept = ("--max-num-seqs", "--max-model-len")
     assert all(word in text for word in kept)
+
+
+@every_target
+def test_no_more_requests_run_than_are_recommended(target: Any, tmp_path: Path) -> None:
+    run = read(RUNS["a CPU"], tmp_path)
+    assert run.decision is not None
+    assert run.decision.recommendation is not None
+    assert run.decision.recommendation.load == Load.at(8)
+    out = tmp_path / "out"
+    done = deploy(run, DeployOptions(target=target, output_dir=out))
+    text = settings(out)
+    assert "--max-num-seqs" in text
+    assert "64" not in text.split("--max-num-seqs", 1)[1].split("--", 1)[0]
+    (script,) = (line for line in (out / "serve.sh").read_text().splitlines() if "exec" in line)
+    assert script.count("--max-num-seqs") == script.count("--max-num-seqs 8") == 1
+    note = "--max-num-seqs 8, measured with 64, holds 8 requests in flight: more wait."
+    assert done.notes[0] == note
+    commented = [path for path in out.glob("*.*") if f"# {note}" in path.read_text()]
+    assert len(commented) >= 2, "the script and a manifest say it"
+
+
+@pytest.mark.parametrize(
+    ("args", "load", "words", "note"),
+    [
+        ({}, Load.at(8), ["8"], "8, measured with vLLM's default, holds 8 requests in flight"),
+        ({}, Load.at(1), ["1"], "1, measured with vLLM's default, holds 1 request in flight"),
+        ({"max_num_seqs": 4}, Load.at(8), ["4"], "4 is as measured, with 8 requests in flight."),
+        ({"max_num_seqs": 8}, Load.at(8), ["8"], "8 is as measured, with 8 requests in flight."),
+        (
+            {"max_num_seqs": 64, "data_parallel_size": 4},
+            Load.at(10),
+            ["3"],
+            "3 in each of 4 engines, measured with 64, holds 10 requests in flight: more wait.",
+        ),
+        (
+            {"max_num_seqs": 64},
+            Load.rate(2),
+            ["64"],
+            "is as measured: limit the 2 req/s in your gateway.",
+        ),
+        ({"max_num_seqs": 64}, None, ["64"], None),
+    ],
+)
+def test_the_load_decides_how_many_requests_run(
+    args: dict[str, int], load: Load | None, words: list[str], note: str | None
+) -> None:
+    planned = plan(
+        replace(resolved(engine_args=tuple(args.items())), device="cuda"), shared=True, load=load
+    )
+    for command in (planned.words, planned.local_argv):
+        at = [i + 1 for i, word in enumerate(command) if word == "--max-num-seqs"]
+        assert [command[i] for i in at] == words
+    notes = [each for each in planned.notes if each.startswith("--max-num-seqs ")]
+    assert [each.startswith(f"--max-num-seqs {note}") for each in notes] == [True] * bool(note)
 
 
 def test_a_cpu_server_has_a_cache_of_one_that_is_alone(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.method_gate import speculation
 
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.rounds_stage import DECLARED, Bench, build_bench, patch_declared, spec_of
@@ -199,7 +200,7 @@ def levels(ratios: list[float], width: float = 0.0) -> list[AcceptanceLevel]:
             acceptance_length=length,
             change=Estimate(value=r, low=r / (1 + width), high=r * (1 + width), samples=2),
         )
-        for length, r in zip((1.0, 2.0, 4.0), ratios, strict=True)
+        for length, r in zip((1.0, 2.0, 4.0), ratios, strict=False)
     ]
 
 
@@ -226,6 +227,34 @@ def test_an_interval_that_the_levels_do_not_enclose_is_none() -> None:
     length = break_even_length(levels(physical(fixed=0.01, step=0.035), 0.3))
     assert length is not None
     assert (length.low, length.high) == (None, None)
+
+
+@pytest.mark.parametrize(("lengths", "given"), [((2.4, 2.7), False), ((2.3, 2.7), True)])
+def test_levels_within_15_percent_have_no_interval(lengths: tuple[float, ...], given: bool) -> None:
+    close = [
+        replace(one, acceptance_length=length)
+        for one, length in zip(levels([0.95, 1.05], 0.01), lengths, strict=True)
+    ]
+    length = break_even_length(close)
+    assert length is not None
+    assert lengths[0] < length.value < lengths[1]
+    assert (length.low is not None) is given
+
+
+def test_one_level_or_none_has_no_break_even() -> None:
+    assert break_even_length([]) is None
+    assert break_even_length(levels([1.0])) is None
+
+
+@pytest.mark.parametrize("dearer", [0.0, 0.05])
+@pytest.mark.parametrize("lengths", [(1.0, 2.5, 4.0), (2.3, 2.6)])
+def test_the_interval_covers_where_steps_become_dearer(
+    lengths: tuple[float, ...], dearer: float
+) -> None:
+    rows = speculation(lengths, sigma=0.02, starts=3, dearer=dearer, runs=60)
+    given, covered = (row[3] for row in rows)
+    assert given == (1.0 if lengths[0] == 1.0 else 0.0)
+    assert covered >= 0.90
 
 
 def test_the_interval_covers_the_truth() -> None:

@@ -73,6 +73,14 @@ def test_a_graded_task_has_a_mean_and_no_count_of_right_answers(gated: Run) -> N
     assert rows["can see a loss of"] == ["3.1 points", "3.1 points", "2.1 points"]
 
 
+def test_what_all_tasks_together_detect_is_one_sentence(gated: Run) -> None:
+    assert "all tasks together" not in markdown(gated)
+    one = with_quality(gated, "awq", lambda old: replace(old, detectable_loss=0.051))
+    two = with_quality(one, "awq+cache", lambda old: replace(old, detectable_loss=0.0584))
+    words = "With 80% power, all tasks together detect a loss of 5.1 to 5.8 points."
+    assert markdown(two).count(words) == 1
+
+
 def test_a_set_that_sees_nothing_says_so(gated: Run) -> None:
     blind = replace(graded(paired=True), detectable_drop=None)
     one = with_quality(gated, "awq", lambda old: replace(old, tasks=(*old.tasks[:2], blind)))

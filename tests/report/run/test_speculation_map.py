@@ -10,7 +10,7 @@ from rich.console import Console
 from whet.core.load import Load
 from whet.core.records.speculation_map import AcceptanceLevel, SpeculationMap, SpeculationPoint
 from whet.core.records.summary import Estimate
-from whet.report.document import Table
+from whet.report.document import Bullets, Table
 from whet.report.run.speculation_map import map_section
 from whet.report.writers.console import print_sections
 
@@ -76,6 +76,21 @@ def test_a_draft_that_was_not_measured() -> None:
 def test_a_break_even_outside_the_levels_says_on_which_side() -> None:
     assert row(point(levels=SIMULATED[:1], l_star=None))[4] == "> 1.00"
     assert row(point(levels=SIMULATED[1:], l_star=None))[4] == "< 5.00"
+
+
+def test_a_break_even_without_an_interval_says_what_would_give_one() -> None:
+    def notes(one: SpeculationPoint) -> list[str]:
+        nodes = map_section(SpeculationMap(points=(one,))).nodes
+        return [item for n in nodes if isinstance(n, Bullets) for item in n.items]
+
+    alone = (level(1.0, estimate(0.44)), level(5.0, estimate(2.1)))
+    assert notes(point()) == []
+    assert notes(point(l_star=None)) == []
+    assert notes(point(l_star=estimate(2.31), levels=alone)) == []  # one start: the row says so
+    assert notes(point(l_star=estimate(2.31))) == [
+        "fp16 at concurrency 8, K = 4: the break-even has no interval; set synthetic_acceptance "
+        "levels further apart on both sides of it, or raise load.trials"
+    ]
 
 
 def test_the_console(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from whet.core.flags import CPU_KV_ENV
+from whet.core.format import plural
 from whet.core.hub import snapshot_of
+from whet.core.load import Load
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import public_env
 from whet.core.units import GIB
@@ -48,6 +51,10 @@ _OURS: Final = frozenset({"host", "port", "model", "revision", "served-model-nam
 _NO_FILES: Final = frozenset({"root-path"})
 """Flags whose values begin with a slash and name no file."""
 _PARALLEL: Final = ("tensor", "pipeline", "data")
+_IN_FLIGHT: Final = "max-num-seqs"
+_CPU_NOTE: Final = (
+    "Latencies and costs of a CPU run do not carry over: measure again on the GPU that will serve."
+)
 _BUCKETS: Final = "custom-histogram-buckets"
 SINCE: Final = "0.32"
 """The first version that is known to have the flag; 0.26 has not."""
@@ -87,15 +94,18 @@ def plan_deployment(
     image_tag: str | None = None,
     edges_s: Mapping[str, tuple[float, ...]] | None = None,
     shared: bool | None = False,
+    load: Load | None = None,
 ) -> Deployment:
     """The same configuration for the official CUDA image (``engines.deployment``).
 
     A local checkpoint, draft or adapter is mounted; a hub snapshot is named by its id and revision
     and comes from the cache volume, because its files are links that a mount would break.
     """
-    local_argv, local_env, local_left = _local(resolved, shared=shared)
-    flags, env, left = _portable(resolved, shared=shared)
+    cap, held = _cap(_flags(resolved.argv), load)
+    local_argv, local_env, local_left = _local(resolved, shared=shared, cap=cap)
+    flags, env, left = _portable(resolved, shared=shared, cap=cap)
     flags, places, notes = _placed(flags, resolved)
+    notes = [*notes, *held, *([_CPU_NOTE] if resolved.device == "cpu" else [])]
     release = _RELEASE.match(resolved.engine_version)
     tag = image_tag or (f"v{release[0]}" if release else "latest")
     known = _RELEASE.match(tag.removeprefix("v"))
@@ -182,12 +192,28 @@ def _flags(argv: tuple[str, ...]) -> list[Flag]:
     return [(name, tuple(values)) for name, values in flags]
 
 
+def _cap(flags: list[Flag], load: Load | None) -> tuple[int | None, list[str]]:
+    """Return the requests that one engine may run, None as measured, and a sentence on it."""
+    if load is None:
+        return None, []
+    if not load.slots:
+        return None, [f"--{_IN_FLIGHT} is as measured: limit the {load} in your gateway."]
+    engines = int(dict(flags).get("data-parallel-size", ("1",))[0])
+    measured = " ".join(dict(flags).get(_IN_FLIGHT, ("vLLM's default",)))
+    cap, held = ceil(load.slots / engines), f"{plural(load.slots, 'request')} in flight"
+    with suppress(ValueError):  # a record holds whatever its file says
+        if int(measured) <= cap:
+            return None, [f"--{_IN_FLIGHT} {measured} is as measured, with {held}."]
+    each = f" in each of {engines} engines" if engines > 1 else ""
+    return cap, [f"--{_IN_FLIGHT} {cap}{each}, measured with {measured}, holds {held}: more wait."]
+
+
 def _portable(
-    resolved: ResolvedEngine, *, shared: bool | None
+    resolved: ResolvedEngine, *, shared: bool | None, cap: int | None
 ) -> tuple[list[Flag], dict[str, str], _Left]:
     """Flags and variables for the container, and what it lacks of the measured ones."""
     on_cpu = resolved.device == "cpu"
-    flags, env, left = _split(resolved, shared=shared, container=True)
+    flags, env, left = _split(resolved, shared=shared, container=True, cap=cap)
     for flag in [flag for flag in flags if flag[0].removeprefix("no-") in _CPU_FLAGS and on_cpu]:
         flags.remove(flag)
         left.append((_OF_A_CPU, " ".join(_words(flag))))
@@ -198,13 +224,13 @@ def _portable(
 
 
 def _local(
-    resolved: ResolvedEngine, *, shared: bool | None
+    resolved: ResolvedEngine, *, shared: bool | None, cap: int | None
 ) -> tuple[tuple[str, ...], dict[str, str], _Left]:
     """The command and variables for the machine that measured, and what they lack.
 
     A server on a CPU needs a size for its cache: at least the measured one.
     """
-    flags, env, left = _split(resolved, shared=shared, container=False)
+    flags, env, left = _split(resolved, shared=shared, container=False, cap=cap)
     argv = by_hub_id(resolved.argv)
     program = argv[: next(at for at, word in enumerate(argv) if word.startswith("--"))]
     if shared and resolved.device == "cpu":
@@ -216,11 +242,12 @@ def _local(
 
 
 def _split(
-    resolved: ResolvedEngine, *, shared: bool | None, container: bool
+    resolved: ResolvedEngine, *, shared: bool | None, container: bool, cap: int | None
 ) -> tuple[list[Flag], dict[str, str], _Left]:
     """Flags and variables of the spec and its levers, and those of the measurement.
 
-    Where ``shared`` is None, all of them but the housekeeping.
+    Where ``shared`` is None, all of them but the housekeeping. ``cap`` replaces the measured limit
+    of requests that run.
     """
     flags, env, left = list[Flag](), dict[str, str](), _Left()
     measured = _flags(by_hub_id(resolved.argv))
@@ -231,6 +258,8 @@ def _split(
             flags.append(flag)
         else:
             left.append((why, " ".join(_words(flag))))
+    if cap is not None:
+        flags = [*(flag for flag in flags if flag[0] != _IN_FLIGHT), (_IN_FLIGHT, (str(cap),))]
     for name, value in public_env(dict(resolved.env)).items():
         if is_housekeeping(name, value):
             continue

@@ -43,6 +43,7 @@ class Deployed:
     bundle: Bundle
     previous: Bundle | None
     left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...]
 
 
 def deploy(run: Run, options: DeployOptions) -> Deployed:
@@ -63,6 +64,7 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         image_tag=options.image_tag,
         edges_s=exact_edges_s(source.envelope),
         shared=bool(source.spec.load.together),
+        load=point,
     )
     name = site_name(resolved.engine, _target_model(run, resolved))
     monitoring = _monitoring(source, plan, name, options)
@@ -92,7 +94,11 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
     }
     replace_bundle(options.output_dir, written)
     return Deployed(
-        folder=options.output_dir, bundle=bundle, previous=previous, left_out=plan.left_out
+        folder=options.output_dir,
+        bundle=bundle,
+        previous=previous,
+        left_out=plan.left_out,
+        notes=plan.notes,
     )
 
 

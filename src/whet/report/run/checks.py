@@ -97,7 +97,7 @@ def _same_weights_line(record: QualityRecord, reference: QualityRecord | None) -
         record.variant,
         "itself, repeated" if itself else record.twin,
         None if itself else kl,
-        None if repeat is None else shown(millinats(repeat.kl)),
+        None if repeat is None else millinats(repeat.kl),
         p99,
         flips,
     )

@@ -61,6 +61,9 @@ def quality_nodes(records: Sequence[QualityRecord]) -> list[Node]:
         nodes.append(Bullets(items=[f"{names}: {words}" for names, words in reasons]))
     if any(record.tasks for record in records):
         nodes += [Heading(text="Tasks"), task_table({each.variant: each.tasks for each in records})]
+    if drops := [each.detectable_loss for each in records if each.detectable_loss is not None]:
+        words = f"With 80% power, all tasks together detect a loss of {_span(drops)}."
+        nodes.append(Paragraph(text=words, tone="muted"))
     return nodes
 
 
@@ -82,7 +85,7 @@ def distance_figures(distances: ServerDistances | None) -> tuple[Shown, ...]:
     if distances is None:
         return (EMPTY, EMPTY, EMPTY)
     flips = shown(distances.flips, unit="%")
-    return shown(millinats(distances.kl)), shown(millinats(distances.kl_p99)), flips
+    return millinats(distances.kl), millinats(distances.kl_p99), flips
 
 
 def _likelihoods(records: Sequence[QualityRecord]) -> Table:
@@ -152,13 +155,17 @@ def flips_words(lost: int | None, gained: int | None) -> str:
 def _visible(scores: Sequence[tuple[str, TaskScore]]) -> str:
     """The loss that a task's set can see, over the variants that were paired with the baseline."""
     paired = [each for each in scores if each[1].p_value is not None] or list(scores)
-    drops = sorted(s.detectable_drop for _, s in paired if s.detectable_drop is not None)
+    drops = [s.detectable_drop for _, s in paired if s.detectable_drop is not None]
     if not drops:
         return "too few differ to say" if paired[0][1].graded else "none: too few questions"
-    least, most = points(drops[0]), points(drops[-1])
-    words = f"{least} points" if least == most else f"{least} to {most} points"
     blind = [name for name, score in paired if score.detectable_drop is None]
-    return f"{words}; not known for {', '.join(blind)}" if blind else words
+    return f"{_span(drops)}; not known for {', '.join(blind)}" if blind else _span(drops)
+
+
+def _span(drops: Sequence[float]) -> str:
+    """``3.1 points``, or ``2.1 to 3.4 points``."""
+    least, most = points(min(drops)), points(max(drops))
+    return f"{least} points" if least == most else f"{least} to {most} points"
 
 
 def _lost_answers(records: Sequence[QualityRecord]) -> Iterator[Folded]:

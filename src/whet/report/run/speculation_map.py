@@ -27,6 +27,11 @@ _HEADS: Final = (
     *("breaks even at", "the draft has", "× plain", "the draft"),
 )
 
+_WIDER: Final = (
+    "the break-even has no interval; set synthetic_acceptance levels further apart on both sides "
+    "of it, or raise load.trials"
+)
+
 
 def build(run: Run) -> Section | None:
     """The map as one table and one chart; None without a map."""
@@ -42,9 +47,10 @@ def map_section(result: SpeculationMap) -> Section:
         [Column(name=name, figure=name not in (_HEADS[0], _HEADS[-1])) for name in _HEADS],
         map(_cells, points),
     )
+    open_ends = [f"{p.plain} at {p.load.words}, K = {p.k}: {_WIDER}" for p in points if _open(p)]
     nodes: list[Node] = [figures]
-    if result.left_out:
-        nodes.append(Bullets(items=[one_line(item) for item in result.left_out], tone="warn"))
+    if notes := [*map(one_line, result.left_out), *open_ends]:
+        nodes.append(Bullets(items=notes, tone="warn"))
     return Section(
         id="speculation-map",
         title="From which acceptance length speculation pays",
@@ -52,6 +58,12 @@ def map_section(result: SpeculationMap) -> Section:
         nodes=nodes,
         on_console=True,
     )
+
+
+def _open(point: SpeculationPoint) -> bool:
+    """Return whether a break-even between levels of several starts has no interval."""
+    several = all(level.change.low is not None for level in point.levels)
+    return several and point.l_star is not None and point.l_star.low is None
 
 
 def _cells(point: SpeculationPoint) -> Iterator[Cell]:

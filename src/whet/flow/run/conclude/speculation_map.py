@@ -19,6 +19,8 @@ from whet.decision.eligible import unproved
 from whet.flow.run.conclude.results import RunSummary
 
 _SYNTHETIC_KEYS = ("rejection_sample_method", SYNTHETIC_LENGTH)
+_LEAST_SPAN = 1.15
+"""Between levels that are closer, noise decides where the speeds cross."""
 
 
 def speculation_map(run: Run, summary: RunSummary) -> SpeculationMap | None:
@@ -109,14 +111,16 @@ def break_even_length(levels: Sequence[AcceptanceLevel]) -> Estimate | None:
     A step of drafting and verifying costs the same whatever is accepted, so the seconds per token
     are linear in 1 ÷ length (Leviathan et al. 2023, section 3.3, and a constant for the prompts).
     They are interpolated between the levels on either side; the interval is between the crossings
-    of the ends of the levels' own 95% intervals. None where the levels do not enclose it.
+    of the ends of the levels' own 95% intervals, and none where all lengths are within 15%. None
+    where the levels do not enclose it.
     """
     changes = [level.change for level in levels]
     ends = ([it.value for it in changes], [it.high for it in changes], [it.low for it in changes])
     value, low, high = (_crossing(levels, ratios) for ratios in ends)
     if value is None:
         return None
-    if low is None or high is None:
+    close = levels[-1].acceptance_length < _LEAST_SPAN * levels[0].acceptance_length
+    if close or low is None or high is None:
         low = high = None
     return Estimate(value=value, low=low, high=high, samples=min(it.samples for it in changes))
 
