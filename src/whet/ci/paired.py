@@ -8,8 +8,9 @@ from functools import cached_property
 
 from whet.core.run import Run
 from whet.metrics.metric import Metric
-from whet.metrics.pooled import Cell, Figures, Spread, StartTable
+from whet.metrics.pooled import Cell, StartTable
 from whet.metrics.run_pair import RunPair
+from whet.metrics.spread import Figures, Spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +38,17 @@ class PairedRuns(RunPair):
         return cls(reference=tables[0], candidate=tables[1])
 
     @cached_property
-    def spread(self) -> Spread:
-        """Of one side's start with its time: that of the ratios, whose variance is two sides'."""
+    def _ratios(self) -> StartTable:
         before, after = _cells(self.reference), _cells(self.candidate)
         ratios = {
             cell: {number: after[cell][number] / figure for number, figure in figures.items()}
             for cell, figures in before.items()
         }
-        level = StartTable.of(self.reference.metric, ratios).level
+        return StartTable.of(self.reference.metric, ratios)
+
+    def spread_of(self, cell: Cell) -> Spread:
+        """Of one side's start with its time: that of the ratios, whose variance is two sides'."""
+        level = self._ratios.level_of(cell)
         return replace(level, sd=None if level.sd is None else level.sd / math.sqrt(2))
 
 
@@ -54,7 +58,7 @@ def paired_at(
     """Return the two runs as one cell is compared: paired where the traffic and rounds allow it."""
     if same_traffic:
         paired = PairedRuns.of(reference, candidate)
-        if paired.reference.starts(cell) and paired.spread.sd is not None:
+        if paired.reference.starts(cell) and paired.spread_of(cell).sd is not None:
             return paired
     return RunPair(reference=reference, candidate=candidate)
 

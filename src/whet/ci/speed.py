@@ -18,7 +18,6 @@ from whet.metrics.cost import usd_per_1m_tokens
 from whet.metrics.metric import CounterMetric, Metric
 from whet.metrics.pooled import Cell, StartTable
 from whet.metrics.run_pair import RunPair
-from whet.metrics.spread import Figures
 from whet.report.text import shown
 
 _ONE_START: Final = "one start has no interval; set load.trials to 2 or more"

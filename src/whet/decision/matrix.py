@@ -108,10 +108,13 @@ def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
 
 def meets(item: EligibleCell, point: SloPoint) -> Meets:
     """Return whether a cell's latencies are below their limits, and how surely."""
-    return min((_meets(limit, at) for _, limit, at in point.bounds(item.cell)), key=_SURENESS.index)
+    return min(
+        (meets_limit(at, limit) for _, limit, at in point.bounds(item.cell)), key=_SURENESS.index
+    )
 
 
-def _meets(limit: float, figure: Estimate | None) -> Meets:
+def meets_limit(figure: Estimate | None, limit: float) -> Meets:
+    """Return whether a latency is below its limit, and how surely."""
     if figure is None:
         return "no"
     if figure.value >= limit:

@@ -43,7 +43,9 @@ def milliseconds(figure: Estimate) -> str:
 
 
 def regression(ratio: Estimate) -> str:
-    """``+0.61% [+0.40% … +0.83%]`` from a perplexity ratio."""
+    """``+0.61% [+0.40% … +0.83%]`` from a perplexity ratio; ``no change`` where it is 1."""
+    if {_signed(each) for each in (ratio.value, ratio.low or 1, ratio.high or 1)} == {"+0.00%"}:
+        return "no change"
     return f"{_signed(ratio.value)}{_interval(ratio, _signed)}"
 
 
@@ -66,7 +68,7 @@ def _per_cent(share: float) -> str:
 
 
 def _signed(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.2f}%"
+    return f"{100 * (ratio - 1):+z.2f}%"
 
 
 def _interval(figure: Estimate, show: Callable[[float], str]) -> str:

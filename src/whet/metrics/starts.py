@@ -50,8 +50,8 @@ def rate_over_starts(rates: Sequence[float], *, samples: int) -> Estimate:
 def quantile_over_starts(starts: Sequence[Sequence[Floats]], p: float) -> Estimate | None:
     """Return the ``p`` quantile of all values of all requests; the interval clusters by start.
 
-    Each start holds one array per request. ``samples``, of which there must be enough, are the
-    requests that have a value. One start has no interval. None without values.
+    Each start holds one array per request. ``samples`` are the requests
+    that have a value. One start has no interval. None without values.
     """
     groups = [np.concatenate([*values, np.empty(0)]) for values in starts]
     estimate = clustered_quantile(groups, p)

@@ -167,6 +167,6 @@ def headline(decision: Decision) -> tuple[str, str]:
         f"{verb} {chosen.variant} with {plural(chosen.load.slots, 'request')} in flight{within}",
         f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
         f"{saving}. {limits}{stated} "
-        f"To hold {chosen.load} in flight, limit concurrency in your gateway, or set "
-        f"--max-num-seqs {chosen.load} (more requests then wait).",
+        f"To hold {chosen.load} in flight, whet deploy limits what the server runs at once: more "
+        "requests then wait.",
     )
