@@ -140,10 +140,14 @@ def tier(cells: Sequence[CellSummary], **changes: Any) -> TierInputs:
         "cells": cells,
         "quality": {name: quality(name) for name in variants},
         "verdicts": [verdict(name) for name in variants],
-        "throughput": starts(cells),
-        "ttft": starts(cells, "ttft_p95_ms"),
+        "tables": tables(cells),
     }
     return TierInputs(**(fields | changes))
+
+
+def tables(cells: Sequence[CellSummary], **changes: Any) -> dict[str, StartTable]:
+    """The starts of throughput and TTFT p95."""
+    return {name: starts(cells, name, **changes) for name in ("tps_mean", "ttft_p95_ms")}
 
 
 def decided(

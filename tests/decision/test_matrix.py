@@ -24,14 +24,14 @@ def test_the_cheapest_that_qualifies_wins_at_its_own_load() -> None:
     decision = decided(tier(cells))
     won = [entry(decision, ttft).load for ttft in (200.0, 500.0, 1000.0)]
     assert won == [Load.at(4), Load.at(8), Load.at(16)]
-    assert {item.outcome for item in decision.matrix} == {"certified"}
+    assert {item.meets for item in decision.matrix} == {"yes"}
     assert len(decision.matrix) == 9
 
 
 def test_a_tail_on_the_target_is_not_below_it() -> None:
     decision = decided(tier([cell("fp16", 8, 1.0, 500.0)]))
-    assert entry(decision, 500.0).outcome == "none"
-    assert entry(decision, 1000.0).outcome == "certified"
+    assert entry(decision, 500.0).meets is None
+    assert entry(decision, 1000.0).meets == "yes"
 
 
 def test_other_latencies_count_where_they_are_asked_for() -> None:
@@ -39,7 +39,7 @@ def test_other_latencies_count_where_they_are_asked_for() -> None:
     quick = with_figures(FP16, tpot_p95_ms=estimate(40), e2e_p95_ms=estimate(900))
     assert entry(decided(tier([slow, quick]))).variant == "awq"
     assert entry(decided(tier([slow, quick]), tpot_ms=50.0)).variant == "fp16"
-    assert entry(decided(tier([slow, quick]), e2e_ms=800.0)).outcome == "none"
+    assert entry(decided(tier([slow, quick]), e2e_ms=800.0)).meets is None
 
 
 def test_a_rate_below_its_floor_does_not_qualify() -> None:
@@ -54,7 +54,7 @@ def test_a_rate_below_its_floor_does_not_qualify() -> None:
 
 def test_a_latency_that_is_asked_for_and_missing_does_not_qualify() -> None:
     found = entry(decided(tier([FP16]), tpot_ms=50.0))
-    assert found.outcome == "none"
+    assert found.meets is None
     assert "TPOT p95 not measured" in found.reason
 
 
@@ -73,35 +73,34 @@ def test_unmeasured_quality_is_no_pass() -> None:
     assert "not measured" in found.reason
 
 
-def test_a_limit_within_the_interval_is_met_as_a_point_estimate() -> None:
+def test_a_limit_within_the_interval_is_likely_met() -> None:
     near = cell("fp16", 8, 1.0, 497)  # the interval ends at 502
     decision = decided(tier([near]))
-    assert entry(decision, 500.0).outcome == "point estimate"
-    assert entry(decision, 1000.0).outcome == "certified"
+    assert entry(decision, 500.0).meets == "likely"
+    assert entry(decision, 1000.0).meets == "yes"
 
 
-def test_one_start_or_an_uncertified_percentile_certifies_nothing() -> None:
+def test_one_start_or_a_percentile_of_few_requests_is_likely_met() -> None:
     ttft = FP16.ttft_p95_ms
     assert ttft is not None
     for figure in (replace(ttft, low=None, high=None), replace(ttft, enough=False)):
         found = entry(decided(tier([with_figures(FP16, ttft_p95_ms=figure)])))
-        assert found.outcome == "point estimate"
+        assert found.meets == "likely"
 
 
 def test_nobody_is_explained_by_the_nearest_miss() -> None:
     cells = [cell("fp16", 1, 3.0, 560), cell("fp16", 8, 1.0, 4000), cell("awq", 8, 0.6, 4000)]
     record = quality("awq", ("fail",) * 3, ratio=1.08)
     found = entry(decided(tier(cells, quality={"fp16": quality("fp16"), "awq": record})))
-    assert (found.outcome, found.variant, found.cost_per_1m_tokens) == ("none", None, None)
+    assert (found.meets, found.variant, found.cost_per_1m_tokens) == (None, None, None)
     assert "of 3 cells all miss TTFT p95, 1 miss quality" in found.reason
     assert "nearest is fp16 at concurrency 1: TTFT p95 560 ms" in found.reason
 
 
-def test_an_uncertified_tail_may_win_and_says_so() -> None:
+def test_a_tail_of_few_requests_may_win() -> None:
     short = with_figures(AWQ, ttft_p95_ms=estimate(150, enough=False))
     found = entry(decided(tier([FP16, short])))
-    assert found.variant == "awq"
-    assert "rests on 40 requests" in found.reason
+    assert (found.variant, found.meets) == ("awq", "likely")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_an_uncertified_tail_may_win_and_says_so() -> None:
     [
         ({"status": "failed", "failure": "the engine died"}, "failed: the engine died"),
         ({"status": "interrupted"}, "interrupted"),
-        ({"errors": 3}, "3 of 203 requests failed"),
+        ({"errors": 3}, "3 of 200 requests failed"),
         ({"cost_per_1m_tokens": None}, "no cost"),
         ({"ttft_p95_ms": None}, "no TTFT p95"),
     ],
@@ -163,5 +162,5 @@ def test_no_evidence_at_all_is_no_proof() -> None:
 
 def test_no_cells_is_none_in_words() -> None:
     decision = decided(tier([]))
-    assert {item.outcome for item in decision.matrix} == {"none"}
+    assert {item.meets for item in decision.matrix} == {None}
     assert decision.recommendation is None

@@ -57,10 +57,9 @@ def tiers(draw: st.DrawFn, name: str, at_rates: bool) -> TierInputs:
         cells,
         tier=name,
         quality={each: quality(each, draw(passes)) for each in names},
-        throughput=table,
-        ttft=StartTable.of("ttft_p95_ms", {}),
+        tables={"tps_mean": table},
         confirmation=again,
-        confirmed_throughput=sure,
+        fresh={} if sure is None else {"tps_mean": sure},
         price_usd_per_hour=1.0,
         demand_rps=draw(st.sampled_from([1.0, 6.0, 23.0])) if at_rates else None,
     )
@@ -97,18 +96,17 @@ def check(decision: Decision, *every: TierInputs) -> None:
     if chosen is None:
         return
     own = next(each for each in every if each.tier == chosen.tier)
-    if chosen.saving is not None:
-        assert chosen.saving.value >= 0
-        assert (chosen.saving.value == 0) == (chosen.variant == "usual")
-    assert " above " not in headline(decision)[1]
-    if is_win(decision):
+    assert (chosen.variant == "usual") <= (chosen.saving is None)
+    assert chosen.saving is None or chosen.saving.value > 0
+    assert "costs more" not in headline(decision)[1]
+    if is_win(decision) and chosen.fleet is None and chosen.reference_load is not None:
         assert chosen.difference is not None
         assert chosen.difference.ratio.value > 1
     if chosen.variant == "usual":
         return
     usd = chosen.cost_per_1m_tokens.value if chosen.fleet is None else chosen.fleet.servers
     known = "usual" in own.quality
-    for cost in usual_costs(own, confirmed=chosen.confirmed) if known else ():
+    for cost in usual_costs(own, confirmed=chosen.measured_again) if known else ():
         assert usd < cost
 
 

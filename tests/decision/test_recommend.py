@@ -10,7 +10,7 @@ from tests.decision.cells import (
     decided,
     estimate,
     quality,
-    starts,
+    tables,
     tier,
     timed,
     with_figures,
@@ -48,7 +48,7 @@ def test_the_saving_is_against_the_baselines_own_best_cost() -> None:
     assert found.saving.low is not None
     assert found.saving.high is not None
     assert found.saving.low < 0.4 < found.saving.high
-    assert any("saves 40.0%" in reason for reason in found.reasons)
+    assert found.cheaper
 
 
 def test_savings_are_against_the_defaults() -> None:
@@ -78,8 +78,7 @@ def test_two_machines_have_the_interval_of_independent_figures() -> None:
 def test_where_the_baseline_is_cheapest_nothing_is_saved() -> None:
     found = recommended(decided(tier([FP16, cell("awq", 8, 2.0, 150)])))
     assert found.variant == "fp16"
-    assert found.saving is not None
-    assert found.saving.value == 0.0
+    assert (found.saving, found.difference) == (None, None)
     assert any("nothing is saved" in caution for caution in found.cautions)
 
 
@@ -93,62 +92,60 @@ def test_nothing_qualifies_nothing_is_recommended() -> None:
     assert decided(tier([cell("fp16", 8, 1.0, 9000)])).recommendation is None
 
 
-def test_a_difference_that_a_few_more_starts_would_show_is_a_point_estimate() -> None:
+def test_a_difference_that_a_few_more_starts_would_show_is_not_distinguished() -> None:
     cells = [FP16, cell("awq", 8, 0.96, 150)]
-    loud = tier(cells, throughput=starts(cells, sd=0.02))
-    found = recommended(decided(loud))
-    assert (found.variant, found.result) == ("awq", "point estimate")
-    assert found.starts_needed is not None
-    assert 3 < found.starts_needed <= 10
+    found = recommended(decided(tier(cells, tables=tables(cells, sd=0.02))))
+    assert (found.variant, found.cheaper) == ("awq", False)
+    assert found.difference is not None
+    assert found.difference.starts_needed is not None
+    assert 3 < found.difference.starts_needed <= 10
 
 
 def test_a_difference_that_takes_many_starts_is_a_tie_and_the_default_stays() -> None:
     cells = [FP16, cell("awq", 8, 0.995, 150)]
-    found = recommended(decided(tier(cells, throughput=starts(cells, sd=0.02))))
-    assert (found.variant, found.result) == ("fp16", "certified")
+    found = recommended(decided(tier(cells, tables=tables(cells, sd=0.02))))
+    assert (found.variant, found.meets) == ("fp16", "yes")
     [caution] = [each for each in found.cautions if "do not distinguish" in each]
     assert caution.startswith("awq at concurrency 8 costs 0.5%")
 
 
-def test_one_start_is_a_point_estimate_that_needs_more() -> None:
+def test_one_start_distinguishes_nothing() -> None:
     cells = [FP16, AWQ]
     one = [
         with_figures(replace(item, starts=1), cost_per_1m_tokens=replace(cost, low=None, high=None))
         for item in cells
         if (cost := item.cost_per_1m_tokens) is not None
     ]
-    found = recommended(decided(tier(one, throughput=starts(cells, count=1))))
-    assert (found.variant, found.result, found.starts_needed) == ("awq", "point estimate", None)
+    found = recommended(decided(tier(one, tables=tables(cells, count=1))))
+    assert (found.variant, found.cheaper) == ("awq", False)
+    assert found.difference is not None
+    assert found.difference.starts_needed is None
     assert any("set load.trials to 2" in caution for caution in found.cautions)
 
 
 def confirmed(cells: list[CellSummary], again: list[CellSummary]) -> Decision:
-    return decided(tier(cells, confirmation=again, confirmed_throughput=starts(again, count=2)))
+    return decided(tier(cells, confirmation=again, fresh=tables(again, count=2)))
 
 
 def test_the_headline_is_the_confirmations() -> None:
     again = [cell("fp16", 8, 1.02, 150), cell("awq", 8, 0.66, 160)]
     found = recommended(confirmed([FP16, AWQ], again))
-    assert (found.variant, found.confirmed) == ("awq", True)
+    assert (found.variant, found.measured_again) == ("awq", True)
     assert found.cost_per_1m_tokens.value == 0.66
-    assert found.selected_cost is not None
-    assert found.selected_cost.value == 0.60
     assert found.saving is not None
     assert found.saving.value == pytest.approx(1 - 0.66 / 1.02)
-    assert any("at the selection its cost was $0.600" in caution for caution in found.cautions)
 
 
 def test_a_finalist_that_misses_a_limit_when_measured_again_gives_way() -> None:
     again = [cell("fp16", 8, 1.0, 150), cell("awq", 8, 0.60, 700)]
     found = recommended(confirmed([FP16, AWQ], again))
     assert found.variant == "fp16"
-    assert found.reasons[0].endswith("no other variant qualifies")
     assert "awq at concurrency 8 was not confirmed: it misses TTFT p95" in found.cautions
 
 
 def test_a_confirmation_that_was_interrupted_does_not_count() -> None:
     found = recommended(confirmed([FP16, AWQ], [cell("awq", 8, 0.7, 150)]))
-    assert (found.variant, found.confirmed) == ("awq", False)
+    assert (found.variant, found.measured_again) == ("awq", False)
     assert found.cost_per_1m_tokens.value == 0.60
     assert any("selected figure" in caution for caution in found.cautions)
 
@@ -157,22 +154,19 @@ def test_a_confirmation_that_was_interrupted_does_not_count() -> None:
 def test_what_is_dearer_when_measured_again_gives_way_to_the_default(dearer: float) -> None:
     again = [cell("fp16", 8, 1.02, 150), cell("awq", 8, dearer, 150)]
     found = recommended(confirmed([FP16, cell("awq", 8, 0.95, 150)], again))
-    assert (found.variant, found.confirmed, found.result) == ("fp16", True, "certified")
+    assert (found.variant, found.measured_again, found.meets) == ("fp16", True, "yes")
     assert found.cost_per_1m_tokens.value == 1.02
-    assert found.selected_cost == FP16.cost_per_1m_tokens
-    assert found.saving is not None
-    assert found.saving.value == 0
+    assert found.saving is None
     assert any("not cheaper than fp16 when measured again" in each for each in found.cautions)
-    assert not any("saves" in each for each in found.reasons)
 
 
 def test_one_start_that_is_dearer_again_gives_way_too() -> None:
     again = [cell("fp16", 8, 1.0, 150), cell("awq", 8, 1.1, 150)]
     inputs = tier(
         [FP16, AWQ],
-        throughput=starts([FP16, AWQ], count=1),
+        tables=tables([FP16, AWQ], count=1),
         confirmation=again,
-        confirmed_throughput=starts(again, count=1),
+        fresh=tables(again, count=1),
     )
     assert recommended(decided(inputs)).variant == "fp16"
 
@@ -439,7 +433,7 @@ def test_at_rates_the_fewest_servers_win() -> None:
     assert found.reference_fleet.servers == 5
     assert found.saving is not None
     assert found.saving.value == pytest.approx(0.6)
-    assert found.result == "certified"
+    assert found.cheaper
     assert any("$1,460 a month for 9 req/s (2 servers at 4.5 req/s)" in r for r in found.reasons)
 
 

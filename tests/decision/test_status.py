@@ -31,7 +31,7 @@ def test_each_cell_has_one_status() -> None:
         ("fp16", 8): "qualifies",
         ("awq", 8): "recommended",
         ("awq", 32): "misses TTFT p95",
-        ("gptq", 8): "qualifies as a point estimate",
+        ("gptq", 8): "likely qualifies",
         ("bad", 8): "excluded: quality",
         ("awq", 64): "excluded: failed",
         ("lost", 8): "excluded: failed requests",

@@ -19,6 +19,7 @@ from whet.core.records.decision import (
     CellDecision,
     Decision,
     Excluded,
+    LimitAdvice,
     MatrixEntry,
     Recommendation,
 )
@@ -158,7 +159,7 @@ def effects() -> LeverEffects:
 
 
 def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
-    """One excluded cell of ``awq+cache``, all of ``awq+draft``, one point estimate."""
+    """One excluded cell of ``awq+cache``, all of ``awq+draft``, one that likely qualifies."""
     made = []
     for name in VARIANTS:
         for size in CONCURRENCY:
@@ -172,7 +173,7 @@ def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
             elif (name, size) == ("awq+cache", 8):
                 status = "recommended"
             elif (name, size) == ("awq+draft+cache", 4):
-                detail = "as a point estimate"
+                detail = "likely"
             elif size == 32:
                 status, detail = "misses", "TTFT p95"
             made.append(
@@ -184,24 +185,23 @@ def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
 
 
 def decision(texts: Texts) -> Decision:
-    """A matrix with a certified cell, a point estimate and nothing, as its rows."""
+    """A matrix with a cell that meets its limits, one that does likely, and nothing, as its rows."""
     cost = around(PRICE / 3600 / speed("awq+cache", 8) * 1e6, 0.03, 3)
     base = around(PRICE / 3600 / speed("fp16", 32) * 1e6, 0.03, 3)
     matrix = []
-    for target, outcome in ((200.0, "certified"), (500.0, "point estimate"), (1000.0, "none")):
+    for target, meets in ((200.0, "yes"), (500.0, "likely"), (1000.0, None)):
         for tolerance in (0.01, 0.02, 0.05):
-            none = outcome == "none"
+            none = meets is None
             matrix.append(
                 MatrixEntry(
                     tier=texts.tier,
                     ttft_target_ms=target,
                     quality_tolerance=tolerance,
-                    outcome=outcome,
+                    meets=meets,
                     variant=None if none else "awq+cache",
                     load=None if none else Load.at(8),
                     cost_per_1m_tokens=None if none else cost,
                     ttft_p95_ms=None if none else around(101.0, 0.1, 192),
-                    tps_mean=None if none else around(820.0, 0.03, 3),
                     reason="no cell has its p95 below the target" if none else "cheapest of 14",
                 )
             )
@@ -226,19 +226,20 @@ def decision(texts: Texts) -> Decision:
             cost_per_1m_tokens=cost,
             ttft_p95_ms=Estimate(value=231.0, low=205.0, high=262.0, samples=480),
             tps_mean=Estimate(value=14_900.0, low=14_700.0, high=15_100.0, samples=480),
-            result="point estimate",
-            starts_needed=3,
+            meets="likely",
+            advice=(LimitAdvice(metric="TTFT p95", limit_ms=500.0, starts=6),),
+            cheaper=True,
             reference="fp16",
+            reference_load=Load.at(8),
             reference_cost_per_1m_tokens=base,
             difference=difference("awq+cache", "fp16", 8, family=4),
-            confirmed=True,
-            selected_cost=cost,
+            measured_again=True,
             saving=Estimate(value=0.362, low=0.331, high=0.39, samples=3),
             reasons=(
                 "It is the cheapest of 14 cells that meet TTFT p95 < 500 ms and lose under 1 %.",
                 "Its prefix hit rate of 58.2 % was counted by the engine; 60.0 % was built in.",
             ),
-            cautions=("At the selection its cost was $0.0821.",),
+            cautions=("Another process slowed its cell down.",),
         ),
         cells=cell_decisions(texts),
         differences=(difference("awq+cache", "fp16", 8, family=4),),

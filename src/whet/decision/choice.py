@@ -137,9 +137,16 @@ class TierChoices:
         """The confirmation at the recommended point."""
         return self.at(recommended_point(self.tier.tier, self.inputs.objective))
 
+    @cached_property
+    def _shown(self) -> dict[tuple[float, float], Confirmation]:
+        return {}
+
     def at(self, point: SloPoint) -> Confirmation:
         """The confirmation at a point."""
-        return confirmation(self.eligible, self.tier, point, self.inputs.reference)
+        key = (point.ttft_ms, point.tolerance)
+        if key not in self._shown:
+            self._shown[key] = confirmation(self.eligible, self.tier, point, self.inputs.reference)
+        return self._shown[key]
 
     @cached_property
     def pairs(self) -> tuple[tuple[EligibleCell, EligibleCell], ...]:

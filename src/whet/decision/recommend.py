@@ -23,8 +23,11 @@ def recommend(tiers: Sequence[TierChoices], inputs: DecisionInputs) -> Recommend
     found = [(x, tier.tier) for x, tier in zip(choices, tiers, strict=True) if x is not None]
     if not found:
         return None
-    best, tier = min(found, key=lambda each: (each[0].item.usd, each[0].usual is not None))
-    usual = _reference([each for each, _ in found], best, inputs.reference)
+    reference = inputs.reference
+    best, tier = min(
+        found, key=lambda each: (each[0].item.usd, each[0].item.cell.variant != reference)
+    )
+    usual = _reference([each for each, _ in found], best, reference)
     saving, difference, cheaper = best.saving, best.difference, best.cheaper
     if usual is not None and usual.tier != best.item.tier:
         saving = saving_between_machines(best.item.cost, usual.cost)
@@ -38,7 +41,7 @@ def recommend(tiers: Sequence[TierChoices], inputs: DecisionInputs) -> Recommend
         meets=meets(best.item, best.point),
         advice=tuple(_advice(best, tier)),
         cost_per_1m_tokens=best.item.cost,
-        reference=inputs.reference,
+        reference=reference,
         reference_load=None if usual is None else usual.cell.load,
         reference_meets=None if usual is None else meets(usual, best.point),
         reference_cost_per_1m_tokens=None if usual is None else usual.cost,

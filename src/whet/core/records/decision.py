@@ -155,9 +155,11 @@ class CellDecision:
 
     @property
     def label(self) -> str:
-        """``excluded: quality``, ``misses TTFT p95``, ``qualifies``."""
+        """``excluded: quality``, ``misses TTFT p95``, ``likely qualifies``."""
         if self.detail is None:
             return self.status
+        if self.status == "qualifies":
+            return f"{self.detail} {self.status}"
         joint = ": " if self.status == "excluded" else " "
         return f"{self.status}{joint}{self.detail}"
 
