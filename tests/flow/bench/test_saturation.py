@@ -72,11 +72,11 @@ def queue_server(service_s: float) -> Iterator[ScriptedServer]:
 
 
 def test_the_highest_concurrency_of_a_queue() -> None:
-    """TTFT is slots × 20 ms: five slots stay below 110 ms, six do not."""
-    with queue_server(0.02) as server:
+    """TTFT is slots × 10 ms: five slots stay below 55 ms, six do not."""
+    with queue_server(0.01) as server:
         found = saturate(
             request(server.url),
-            objective=SearchObjective(constraints=parse_objective("ttft:median<110ms")),
+            objective=SearchObjective(constraints=parse_objective("ttft:median<55ms")),
             axis="concurrency",
             plan=slots(),
             observer=Silent(),
@@ -86,18 +86,18 @@ def test_the_highest_concurrency_of_a_queue() -> None:
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (5, 6)
     assert found.saturation.stopped == "found"
     assert [m.level for m in found.saturation.measurements] == [1, 2, 4, 8, 6, 5]
-    assert [len(t.requests) for t in found.trials] == [20, 20, 20, 32, 24, 20]
-    assert len(set(prompts)) == len(prompts) == 136
+    assert [len(t.requests) for t in found.trials] == [20, 32, 64, 128, 96, 80]
+    assert len(set(prompts)) == len(prompts) == 420
 
 
 def test_the_highest_rate_of_a_queue() -> None:
     """Below 105 requests a second nobody waits; above it each waits longer than the last."""
     with queue_server(0.0095) as server:
         found = saturate(
-            request(server.url, requests=150, arrivals=Arrivals(kind="constant", rate_rps=1.0)),
+            request(server.url, requests=120, arrivals=Arrivals(kind="constant", rate_rps=1.0)),
             objective=SearchObjective(bounds=(Bound(metric="ttft", limit_ms=60),), share=0.9),
             axis="rate",
-            plan=SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2),
+            plan=SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2, max_effort=1),
             observer=Silent(),
             seconds=0,
         )
@@ -117,7 +117,7 @@ def test_nobody_answers_at_all() -> None:
 def test_a_server_that_refuses_everything_is_no_answer(status: int) -> None:
     with scripted_server(status=status) as server:
         found = search(request(server.url, requests=4), slots())
-        assert len(server.requests) == 4
+        assert len(server.requests) == 16
     assert isinstance(found.error, MeasurementError)
     assert f"no request was answered: http_{status}" in str(found.error)
     assert found.saturation.measurements == ()
@@ -176,7 +176,7 @@ def test_every_trial_has_its_own_number_and_every_level_its_requests(answers: An
     found = search(request(requests=10), slots())
     assert found.saturation.highest_met == 4
     assert [item.trial for item in found.trials] == list(range(len(asked)))
-    assert all(one.requests == max(10, 4 * one.concurrency) for one in asked)
+    assert all(one.requests == max(10, 16 * one.concurrency) for one in asked)
     assert len(found.trials) == len(found.saturation.measurements)
     assert not found.interrupted
 
@@ -187,7 +187,7 @@ def test_the_kind_of_arrivals_stays(kind: str) -> None:
         kind=kind, rate_rps=1.0, **({"burstiness": 0.5} if kind == "bursty" else {})
     )
     made = level_request(
-        request(arrivals=arrivals, concurrency=7), "rate", level=12.5, effort=3, seconds=0
+        request(arrivals=arrivals, concurrency=7), "rate", level=12.5, scale=3, seconds=0
     )
     assert made.arrivals == replace(arrivals, rate_rps=12.5)
     assert (made.requests, made.concurrency, made.loop) == (60, 7, "open")
@@ -195,13 +195,13 @@ def test_the_kind_of_arrivals_stays(kind: str) -> None:
 
 def test_a_rate_without_arrivals_is_poisson_and_not_capped() -> None:
     """A request without a rate is a closed loop of one, which must not cap the open loop."""
-    made = level_request(request(), "rate", level=3, effort=1, seconds=0)
+    made = level_request(request(), "rate", level=3, scale=1, seconds=0)
     assert made.arrivals == Arrivals(kind="poisson", rate_rps=3)
     assert made.concurrency == 0
 
 
 @pytest.mark.parametrize(
-    ("level", "effort", "seconds", "requests"),
+    ("level", "scale", "seconds", "requests"),
     [
         (0.5, 1, 20, 20),  # ten in 20 s, and 20 are asked for
         (1, 1, 20.5, 21),
@@ -211,9 +211,9 @@ def test_a_rate_without_arrivals_is_poisson_and_not_capped() -> None:
     ],
 )
 def test_a_rate_is_sent_for_seconds_and_not_for_a_count_alone(
-    level: float, effort: int, seconds: float, requests: int
+    level: float, scale: int, seconds: float, requests: int
 ) -> None:
-    made = level_request(request(), "rate", level=level, effort=effort, seconds=seconds)
+    made = level_request(request(), "rate", level=level, scale=scale, seconds=seconds)
     assert made.requests == requests
 
 
@@ -221,7 +221,7 @@ def test_a_rate_is_sent_for_seconds_and_not_for_a_count_alone(
 def test_a_dataset_that_is_shorter_shortens_the_seconds_and_never_the_count(
     most: int, requests: int
 ) -> None:
-    made = level_request(request(), "rate", level=100, effort=3, seconds=20, most=most)
+    made = level_request(request(), "rate", level=100, scale=3, seconds=20, most=most)
     assert made.requests == requests
 
 
@@ -237,10 +237,10 @@ def test_a_search_over_a_dataset_sends_what_it_holds(
 
 
 def test_an_undecided_level_gets_more_requests(answers: Any) -> None:
-    """Three requests have no interval of a median."""
+    """Three requests are a wave: too short for any interval, so four times as many follow."""
     asked = answers(lambda given, _: served(10, count=3 if len(asked) < 2 else 40))
     found = search(request(), slots(limit=1))
-    assert [one.requests for one in asked] == [20, 40]
+    assert [one.requests for one in asked] == [20, 80]
     assert found.saturation.stopped == "never missed"
 
 
