@@ -27,7 +27,8 @@ from whet.metrics.request_groups import RequestGroups, request_groups
 
 LOADS: Final = (0.2, 0.4, 0.6, 0.8, 0.95)
 _REQUESTS: Final = (200, 500, 1000, 2000)
-_PER_SLOT: Final = (10, 30)
+_PER_SLOT: Final = (10, 15, 30)
+_TRUTH: Final = 100_000
 _HEALTHY: Final = ClientHealth(
     dispatch_delay_p99_ns=0, loop_lag_p99_ns=0, cpu_share=0.0, valid=True, reason=None
 )
@@ -129,7 +130,7 @@ def coverage(
 ) -> Iterator[Row]:
     """How often an interval is given, holds the truth, and shows what is 5% too slow as met."""
     loop = "closed loop" if concurrency else "open loop"
-    long = served(server, np.random.default_rng(0), 200_000, rps=rps, concurrency=concurrency)
+    long = served(server, np.random.default_rng(0), _TRUTH, rps=rps, concurrency=concurrency)
     asked = parse_objective("ttft:p95<1ms;tpot:p95<1ms")
     slow = [item.figure for item in judge(RequestGroups(events=long.requests), asked).judgements]
     ttft, tpot = (each.value for each in slow if each is not None)

@@ -60,7 +60,7 @@ class RequestGroups:
             return None
         return (
             f"no interval: {self.lasted_s:.3g} s are too short for requests that wait for each "
-            f"other; about {self.wanted_s:.2g} s would give one, unless the queue grows"
+            f"other; about {self.wanted_s:.2g} s would give one, unless a queue grows"
         )
 
     def quantile(self, values: Sequence[Floats], p: float) -> Estimate | None:

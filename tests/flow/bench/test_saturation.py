@@ -18,7 +18,7 @@ from tests.scripted_server import Script, ScriptedServer, in_thread, scripted_se
 from whet.core.errors import EngineLostError, MeasurementError, UsageError
 from whet.core.protocols import Silent
 from whet.core.records.load import RequestEvent, TrialRecord
-from whet.core.records.objective import Bound, SearchObjective, SearchResult
+from whet.core.records.objective import Bound, LoadMeasurement, SearchObjective, SearchResult
 from whet.demo import pair_paths
 from whet.flow.bench import saturation as module
 from whet.flow.bench.saturation import level_request, saturate
@@ -65,6 +65,10 @@ class QueueServer(ScriptedServer):
         return await super()._respond(method, path, key, body, out)
 
 
+def measured(found: SearchResult) -> Iterator[tuple[LoadMeasurement, TrialRecord]]:
+    return zip(found.saturation.measurements, found.trials, strict=True)
+
+
 @contextmanager
 def queue_server(service_s: float) -> Iterator[ScriptedServer]:
     with in_thread(QueueServer(Script(), service_s=service_s)) as server:
@@ -75,7 +79,7 @@ def test_the_highest_concurrency_of_a_queue() -> None:
     """TTFT is slots × 10 ms: five slots stay below 55 ms, six do not."""
     with queue_server(0.01) as server:
         found = saturate(
-            request(server.url),
+            request(server.url, requests=40),
             objective=SearchObjective(constraints=parse_objective("ttft:median<55ms")),
             axis="concurrency",
             plan=slots(),
@@ -85,27 +89,9 @@ def test_the_highest_concurrency_of_a_queue() -> None:
         prompts = [tuple(body["prompt"]) for body in server.requests]
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (5, 6)
     assert found.saturation.stopped == "found"
-    assert [m.level for m in found.saturation.measurements] == [1, 2, 4, 8, 6, 5]
-    assert [len(t.requests) for t in found.trials] == [20, 32, 64, 128, 96, 80]
-    assert len(set(prompts)) == len(prompts) == 420
-
-
-def test_the_highest_rate_of_a_queue() -> None:
-    """Below 105 requests a second nobody waits; above it each waits longer than the last."""
-    with queue_server(0.0095) as server:
-        found = saturate(
-            request(server.url, requests=120, arrivals=Arrivals(kind="constant", rate_rps=1.0)),
-            objective=SearchObjective(bounds=(Bound(metric="ttft", limit_ms=60),), share=0.9),
-            axis="rate",
-            plan=SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2, max_effort=1),
-            observer=Silent(),
-            seconds=0,
-        )
-    assert (found.saturation.highest_met, found.saturation.lowest_missed) == (96, 112)
-    assert {t.loop for t in found.trials} == {"open"}
-    rates = [summarise([each], cell=UNPRICED).rps_mean for each in found.trials]
-    # what is completed a second, however much is sent
-    assert max(rate.value for rate in rates if rate is not None) < 112
+    sent = {m.level: len(t.requests) for m, t in measured(found) if m.effort == 1}
+    assert sent == {1: 40, 2: 40, 4: 64, 8: 128, 6: 96, 5: 80}
+    assert len(set(prompts)) == len(prompts) == sum(len(t.requests) for t in found.trials)
 
 
 def test_nobody_answers_at_all() -> None:
@@ -234,6 +220,27 @@ def test_a_search_over_a_dataset_sends_what_it_holds(
     monkeypatch.setattr(module, "reach", lambda *_: target)
     search(request(warmup=10), SearchPlan(start=8, lowest=1, limit=8), "rate")
     assert [one.requests for one in asked] == [90]
+
+
+def in_a_queue(given: BenchRequest, _: int) -> TrialRecord:
+    """D/D/1: one request at a time, 9.5 ms each, at a constant rate."""
+    gap_ms, free_ms, events = 1000 / given.rate_rps, 0.0, []  # type: ignore[operator]
+    for n in range(given.requests):
+        free_ms = max(free_ms, gap_ms * n) + 9.5
+        ttft_ms = free_ms - gap_ms * n
+        events.append(event(start_ms=gap_ms * n, ttft_ms=ttft_ms, gap_ms=0, index=n))
+    return replace(trial(events), loop="open")
+
+
+def test_the_highest_rate_of_a_queue(answers: Any) -> None:
+    """Below 105 requests a second nobody waits; a growing queue has no interval, and is missed."""
+    answers(in_a_queue)
+    plan = SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2)
+    found = search(request(requests=80), plan, "rate")
+    assert (found.saturation.highest_met, found.saturation.lowest_missed) == (96, 112)
+    assert found.saturation.undecided_levels == (112, 128)
+    sent = [(m.level, len(t.requests)) for m, t in measured(found)]
+    assert sent[:4] == [(64, 1280), (128, 2560), (128, 10240), (128, 10240)]
 
 
 def test_an_undecided_level_gets_more_requests(answers: Any) -> None:
