@@ -46,7 +46,7 @@ class Server:
     answer: tuple[float, float] = (60, 0.7)
 
 
-def served(
+def simulate(
     server: Server, rng: np.random.Generator, count: int, *, rps: float = 0, concurrency: int = 0
 ) -> TrialRecord:
     """Send ``count`` requests with Poisson arrivals, or in a closed loop."""
@@ -104,7 +104,7 @@ def _trial(times: list[list[int]], tokens: list[int], loop: str, slots: int) -> 
 
 def capacity_rps(server: Server) -> float:
     """Return the rate at which a server answers that always has requests waiting."""
-    trial = served(server, np.random.default_rng(1), 20_000, concurrency=4 * server.slots)
+    trial = simulate(server, np.random.default_rng(1), 20_000, concurrency=4 * server.slots)
     return len(trial.requests) / trial.window_end_ns * NS_PER_S
 
 
@@ -130,9 +130,9 @@ def coverage(
 ) -> Iterator[Row]:
     """How often an interval is given, holds the truth, and shows what is 5% too slow as met."""
     loop = "closed loop" if concurrency else "open loop"
-    long = served(server, np.random.default_rng(0), _TRUTH, rps=rps, concurrency=concurrency)
-    asked = parse_objective("ttft:p95<1ms;tpot:p95<1ms")
-    slow = [item.figure for item in judge(RequestGroups(events=long.requests), asked).judgements]
+    long = simulate(server, np.random.default_rng(0), _TRUTH, rps=rps, concurrency=concurrency)
+    p95s = parse_objective("ttft:p95<1ms;tpot:p95<1ms")
+    slow = [item.figure for item in judge(RequestGroups(events=long.requests), p95s).judgements]
     ttft, tpot = (each.value for each in slow if each is not None)
     bounds = (Bound(metric="ttft", limit_ms=ttft), Bound(metric="tpot", limit_ms=tpot))
     within = attainment(RequestGroups(events=long.requests), bounds)
@@ -142,7 +142,7 @@ def coverage(
         given, held, met = 0, np.zeros(3), np.zeros(2)
         for seed in range(runs):
             rng = np.random.default_rng([seed, count])
-            trial = served(server, rng, count, rps=rps, concurrency=concurrency)
+            trial = simulate(server, rng, count, rps=rps, concurrency=concurrency)
             groups = request_groups([trial])
             answers = judge(groups, limits).judgements
             met += [item.verdict == "met" for item in answers]

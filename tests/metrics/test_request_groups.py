@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.method_bench import Server, capacity_rps, coverage, served
+from benchmarks.method_bench import Server, capacity_rps, coverage, simulate
 
 from tests.metrics.events import event, trial
 from whet.metrics.objective import judge
@@ -45,7 +45,7 @@ def test_near_capacity_or_too_short_there_is_no_interval(
 ) -> None:
     for seed in range(8):
         rng = np.random.default_rng(seed)
-        groups = request_groups([served(_SMALL, rng, count, rps=share * capacity)])
+        groups = request_groups([simulate(_SMALL, rng, count, rps=share * capacity)])
         assert groups.is_short
         (ttft,) = judge(groups, parse_objective("ttft:p95<1s")).judgements
         assert (ttft.verdict, ttft.reason) == ("undecided", groups.problem)
@@ -55,7 +55,8 @@ def test_near_capacity_or_too_short_there_is_no_interval(
 
 def test_a_queue_that_grows_asks_for_more_the_longer_it_is_sent(capacity: float) -> None:
     trials = [
-        served(_SMALL, np.random.default_rng(3), count, rps=1.2 * capacity) for count in (500, 2000)
+        simulate(_SMALL, np.random.default_rng(3), count, rps=1.2 * capacity)
+        for count in (500, 2000)
     ]
     short, long = map(request_groups, ([trial] for trial in trials))
     assert long.wanted_s > 2 * short.wanted_s
@@ -63,7 +64,7 @@ def test_a_queue_that_grows_asks_for_more_the_longer_it_is_sent(capacity: float)
 
 def test_runs_of_one_load_add_up(capacity: float) -> None:
     runs = [
-        served(_SMALL, np.random.default_rng(seed), 1000, rps=0.2 * capacity) for seed in range(4)
+        simulate(_SMALL, np.random.default_rng(seed), 1000, rps=0.2 * capacity) for seed in range(4)
     ]
     together = request_groups(runs)
     assert together.lasted_s == pytest.approx(sum(request_groups([r]).lasted_s for r in runs))

@@ -39,8 +39,8 @@ class RequestGroups:
     """The requests of one load, and how they split into independent groups.
 
     ``splits`` hold the number of each request's group, one array per way to split. An interval is
-    the widest over the splits and that of as many independent requests. There is none where the
-    load was sent for less than ``wanted_s``: ``lasted_s`` seconds.
+    the widest over the splits and that of as many independent requests. It is left out where the
+    load was sent for ``lasted_s`` seconds and these are less than ``wanted_s``.
     """
 
     events: tuple[RequestEvent, ...]
