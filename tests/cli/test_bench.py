@@ -33,17 +33,17 @@ def saved(folder: Path, name: str = "bench.json") -> dict[str, Any]:
 def test_a_closed_loop_from_end_to_end(whet: Whet, tmp_path: Path) -> None:
     with scripted_server(ttft_s=0.01, gap_s=0.001, hit_share=0.5) as server:
         said = whet(
-            "bench", server.url, *SMALL, "--num-prompts", 40, "--concurrency", 4, *SAVE,
+            "bench", server.url, *SMALL, "--num-prompts", 80, "--concurrency", 4, *SAVE,
             "--goodput", "ttft:5000 tpot:5000", "--slo", "ttft:median<5s",
         )  # fmt: skip
         prompts = [tuple(body["prompt"]) for body in server.requests]
     assert said.code == 0, said.err
-    assert "40 of 40 requests answered" in said.out
+    assert "80 of 80 requests answered" in said.out
     assert "met: ttft:median<5s" in said.out.replace("5000ms", "5s")
-    assert len(prompts) == len(set(prompts)) == 42
+    assert len(prompts) == len(set(prompts)) == 82
     assert {len(prompt) for prompt in prompts} == {24}
     told = saved(tmp_path)
-    assert (told["completed"], told["failed"], told["total_output_tokens"]) == (40, 0, 160)
+    assert (told["completed"], told["failed"], told["total_output_tokens"]) == (80, 0, 320)
     assert told["max_concurrency"] == 4
     assert told["max_concurrent_requests"] <= 4
     assert told["request_goodput"] == pytest.approx(told["request_throughput"])

@@ -14,21 +14,27 @@ from whet.core.errors import UsageError
 from whet.core.records.codec import decode, encode
 from whet.core.records.load import RequestEvent
 from whet.core.records.objective import Bound, Constraint, Judgement, ObjectiveVerdict
-from whet.metrics.objective import attainment, judge, judge_attainment, wilson
+from whet.metrics.objective import attainment, judge, judge_attainment
 from whet.metrics.objective_text import (
     constraint_text,
     goodput_text,
     parse_goodput,
     parse_objective,
 )
+from whet.metrics.request_groups import RequestGroups, wilson
 
 
 def ttfts(values_ms: Sequence[float]) -> list[RequestEvent]:
     return [event(ttft_ms=value) for value in values_ms]
 
 
+def groups(events: Sequence[RequestEvent]) -> RequestGroups:
+    """Each request is a group of its own."""
+    return RequestGroups(events=tuple(events))
+
+
 def ask(events: Sequence[RequestEvent], text: str) -> Judgement:
-    (judgement,) = judge(events, parse_objective(text)).judgements
+    (judgement,) = judge(groups(events), parse_objective(text)).judgements
     return judgement
 
 
@@ -199,8 +205,7 @@ def test_wilson_s_interval_is_the_published_one(
     hits: int, count: int, low: float, high: float
 ) -> None:
     """Newcombe 1998, *Statistics in Medicine* 17, table I, method 3."""
-    found = wilson(hits, count)
-    assert found is not None
+    found = wilson(hits / count, count)
     assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
     assert found.value == hits / count
 
@@ -215,27 +220,30 @@ def test_an_error_and_an_unknown_figure_are_misses() -> None:
         event(pieces=1, tokens=1),
         failed(),
     ]
-    found = attainment(events, parse_goodput(["ttft:20", "tpot:5"]))
+    found = attainment(groups(events), parse_goodput(["ttft:20", "tpot:5"]))
     assert found is not None
     assert found.value == 3 / 7
-    assert attainment([], parse_goodput(["ttft:20"])) is None
+    assert attainment(groups([]), parse_goodput(["ttft:20"])) is None
 
 
 def test_a_share_of_requests_is_judged_by_its_interval() -> None:
     """Of 100 that all meet, Wilson's lower end is 100 ÷ (100 + 1.96²) = 0.963."""
     bounds = parse_goodput(["ttft:20"])
     kept = ttfts([10] * 100)
-    assert judge_attainment(kept, bounds, share=0.96).verdict == "met"
-    unsure = judge_attainment(kept, bounds, share=0.97)
+    assert judge_attainment(groups(kept), bounds, share=0.96).verdict == "met"
+    unsure = judge_attainment(groups(kept), bounds, share=0.97)
     assert unsure.verdict == "undecided"
     assert unsure.judgements[0].asked == "97% of requests within ttft:20"
     # The first n with n ÷ (n + 1.96²) >= 0.97 is 3.8415 × 0.97 ÷ 0.03 = 124.2, rounded up.
     assert unsure.judgements[0].samples_wanted == 125
-    assert judge_attainment(ttfts([30] * 100), bounds, share=0.5).verdict == "missed"
-    assert judge_attainment([], bounds, share=0.5).judgements[0].reason == "there is no request"
+    assert judge_attainment(groups(ttfts([30] * 100)), bounds, share=0.5).verdict == "missed"
+    assert (
+        judge_attainment(groups([]), bounds, share=0.5).judgements[0].reason
+        == "there is no request"
+    )
     for share in (0, 1, 1.5):
         with pytest.raises(UsageError, match="must be between 0 and 1"):
-            judge_attainment(kept, bounds, share=share)
+            judge_attainment(groups(kept), bounds, share=share)
 
 
 def test_a_percentile_is_met_where_the_whole_interval_is_within() -> None:
@@ -381,9 +389,9 @@ def test_output_without_a_piece_is_an_error() -> None:
 def test_one_miss_misses_all_and_one_doubt_leaves_it_open() -> None:
     events = ttfts([10] * 200)
     kept, open_, lost = "ttft:p95<20ms", "error<1%", "e2e:median<1ms"
-    assert judge(events, parse_objective(kept)).verdict == "met"
-    assert judge(events, parse_objective(f"{kept};{open_}")).verdict == "undecided"
-    found = judge(events, parse_objective(f"{open_};{kept};{lost}"))
+    assert judge(groups(events), parse_objective(kept)).verdict == "met"
+    assert judge(groups(events), parse_objective(f"{kept};{open_}")).verdict == "undecided"
+    found = judge(groups(events), parse_objective(f"{open_};{kept};{lost}"))
     assert found.verdict == "missed"
     assert [judgement.asked for judgement in found.judgements] == [open_, kept, lost]
     assert decode(ObjectiveVerdict, encode(found)) == found

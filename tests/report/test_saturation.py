@@ -22,6 +22,7 @@ from whet.core.records.objective import (
 )
 from whet.metrics.objective import judge, judge_attainment
 from whet.metrics.objective_text import parse_objective
+from whet.metrics.request_groups import request_groups
 from whet.metrics.saturation import SearchPlan, find_saturation
 from whet.report.bench.saturation import (
     answer,
@@ -38,8 +39,8 @@ BOUNDS = (Bound(metric="ttft", limit_ms=50),)
 
 
 def served(ttft_ms: float, count: int = 200) -> TrialRecord:
-    """One request each 30 ms, whatever becomes of the others."""
-    made = trial([event(start_ms=30 * n, ttft_ms=ttft_ms, index=n) for n in range(count)])
+    """One request each 60 ms, whatever becomes of the others."""
+    made = trial([event(start_ms=60 * n, ttft_ms=ttft_ms, index=n) for n in range(count)])
     return replace(made, loop="open")
 
 
@@ -52,8 +53,8 @@ def view(
     def measure(level: float, _: int) -> Any:
         trials.append(replace(trial_at(level), trial=len(trials)))
         if share:
-            return judge_attainment(trials[-1].requests, BOUNDS, share=0.9)
-        return judge(trials[-1].requests, ASKED)
+            return judge_attainment(request_groups(trials[-1:]), BOUNDS, share=0.9)
+        return judge(request_groups(trials[-1:]), ASKED)
 
     given = {"start": 4, "lowest": 1, "limit": 64, "tolerance": 0.2, **plan}
     return SearchResult(
@@ -149,7 +150,7 @@ def test_the_table_has_a_line_a_measurement_by_level() -> None:
     assert [line.split()[0] for line in lines] == ["4", "8", "9", "10", "12", "16"]
     assert [line.split()[-1] for line in lines] == ["met"] * 3 + ["missed"] * 3
     assert "40.0 (40.0 … 40.0)" in lines[1]
-    assert "33.2" in lines[1]  # 200 requests in 199 × 30 + 60 ms
+    assert "16.7" in lines[1]  # 200 requests in 199 × 60 + 60 ms
     assert "0.0% (0.0% … 1.9%)" in lines[1]
 
 
@@ -169,7 +170,7 @@ def test_every_measurement_keeps_its_requests_one_by_one() -> None:
     told = saturation_json(view(lambda _: mixed, budget=1))["measurements"][0]
     assert told["ttfts"] == [0.01, 0.01, None]
     assert told["latencies"] == [0.03, 0.03, None]
-    assert told["start_times"] == [0.0, 0.03, 0.06]
+    assert told["start_times"] == [0.0, 0.06, 0.06]
     assert told["output_lens"] == [5, 5, 5]
     assert told["errors"] == ["", "", "timeout: scripted"]
     json.dumps(told, allow_nan=False)
@@ -189,7 +190,7 @@ def test_a_percentile_of_too_few_requests_carries_its_mark() -> None:
 
 def test_an_undecided_level_is_a_warning_with_what_would_decide_it() -> None:
     def wavering(level: float) -> TrialRecord:
-        late = [event(start_ms=30 * n, ttft_ms=40 + 19 * (n % 2), index=n) for n in range(200)]
+        late = [event(start_ms=60 * n, ttft_ms=40 + 19 * (n % 2), index=n) for n in range(200)]
         return served(10) if level < 8 else replace(trial(late), loop="open")
 
     shown = view(wavering, max_effort=2)
@@ -198,12 +199,15 @@ def test_an_undecided_level_is_a_warning_with_what_would_decide_it() -> None:
     assert any("stayed undecided, counted as missed" in said for said in warnings(shown))
 
 
-def test_an_open_load_that_was_over_before_it_had_built_up_is_a_warning() -> None:
-    """Forty requests within 39 ms, and each takes 45 ms."""
+def test_a_load_that_was_too_short_is_undecided_and_says_how_long_it_takes() -> None:
+    """Forty requests within 39 ms that take 45 ms each: 100 lifetimes are 4.5 s."""
     made = trial([event(start_ms=n, ttft_ms=25, index=n) for n in range(40)])
-    (said,) = warnings(view(lambda _: replace(made, loop="open"), limit=4))
-    assert "was sent for 0.039 s and a request takes 0.045 s" in said
-    assert warnings(view(lambda _: replace(made, loop="closed"), limit=4)) == ()
+    shown = view(lambda _: replace(made, loop="open"), limit=4, budget=1)
+    ((ttft, errors),) = [each.outcome.judgements for each in shown.saturation.measurements]
+    assert {ttft.verdict, errors.verdict} == {"undecided"}
+    assert ttft.reason is not None
+    assert "0.039 s are too short" in ttft.reason
+    assert "about 4.5 s would give one" in ttft.reason
 
 
 @pytest.mark.parametrize("share", [False, True])

@@ -26,21 +26,20 @@ from whet.metrics.estimates import (
     Floats,
     enough_from,
     is_enough,
-    quantile_estimate,
 )
 from whet.metrics.measured import UNPRICED, meets
 from whet.metrics.objective_text import constraint_text, goodput_text, trimmed
-from whet.metrics.quantiles import clustered_mean, clustered_quantile
+from whet.metrics.request_groups import RequestGroups
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.usable import MAX_ERROR_SHARE
 
 _INSIDE: Final = "the interval holds the bound"
 
 
-def attainment(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> Estimate | None:
-    """Return the share of requests within every bound, with its Wilson interval.
+def attainment(groups: RequestGroups, bounds: Sequence[Bound]) -> Estimate | None:
+    """Return the share of requests within every bound; None without requests.
 
-    An error is a miss, and so is an unknown figure (``summary.meets``). None without requests.
+    An error is a miss, and so is an unknown figure (``summary.meets``).
     """
     limit_ms = {bound.metric: bound.limit_ms for bound in bounds}
     cell = replace(
@@ -49,32 +48,32 @@ def attainment(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> Estim
         tpot_ms=limit_ms.get("tpot"),
         e2e_ms=limit_ms.get("e2e"),
     )
-    return wilson(sum(meets(event, cell) for event in events), len(events))
+    return groups.share([meets(event, cell) for event in groups.events])
 
 
 def judge_attainment(
-    events: Sequence[RequestEvent], bounds: Sequence[Bound], *, share: float
+    groups: RequestGroups, bounds: Sequence[Bound], *, share: float
 ) -> ObjectiveVerdict:
     """Judge whether at least ``share`` of the requests (0 to 1) are within every bound."""
     if not 0 < share < 1:
         raise UsageError(f"the share of requests must be between 0 and 1 (got {share})")
     demand = f"{trimmed(100 * Decimal(repr(share)))}% of requests within {goodput_text(bounds)}"
-    figure = attainment(events, bounds)
+    figure = attainment(groups, bounds)
     below = None if figure is None else figure.mapped(operator.neg, falling=True)
     answer = _decide(below, below, -share, inclusive=True)
-    judgement = _share_judgement(demand, answer, figure, share)
+    judgement = _share_judgement(groups, demand, answer, figure, share)
     return ObjectiveVerdict(verdict=judgement.verdict, judgements=(judgement,))
 
 
-def judge(events: Sequence[RequestEvent], constraints: Sequence[Constraint]) -> ObjectiveVerdict:
+def judge(groups: RequestGroups, constraints: Sequence[Constraint]) -> ObjectiveVerdict:
     """Judge each constraint by the 95 % interval of its figure.
 
     Met only if the interval's upper end is within the bound, missed only if its lower end is
-    beyond it, undecided otherwise. A percentile of too few requests is never met. A failed
-    request exceeds every bound of a percentile per request. Means and gaps are of completed
-    requests, and are never met if more than ``MAX_ERROR_SHARE`` failed.
+    beyond it, undecided otherwise and without an interval. A percentile of too few requests is
+    never met. A failed request exceeds every bound of a percentile per request. Means and gaps are
+    of completed requests, and are never met if more than ``MAX_ERROR_SHARE`` failed.
     """
-    judgements = tuple(_judge(events, constraint) for constraint in constraints)
+    judgements = tuple(_judge(groups, constraint) for constraint in constraints)
     answers = {judgement.verdict for judgement in judgements}
     verdict: Answer = "undecided"
     if "missed" in answers:
@@ -84,68 +83,74 @@ def judge(events: Sequence[RequestEvent], constraints: Sequence[Constraint]) -> 
     return ObjectiveVerdict(verdict=verdict, judgements=judgements)
 
 
-def wilson(hits: int, count: int) -> Estimate | None:
-    """Return a share with its score interval (Wilson 1927); None for ``count`` 0."""
-    if count == 0:
-        return None
-    share, z = hits / count, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    centre = (hits + z**2 / 2) / (count + z**2)
-    half = z / (count + z**2) * math.sqrt(hits * (1 - share) + z**2 / 4)
-    low, high = centre - half if hits else 0.0, centre + half if hits < count else 1.0
-    return Estimate(value=share, low=low, high=high, samples=count)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sample:
-    """Values in ms, one array per completed request; the counts of failed and unknown requests."""
+    """Values in ms, one array per request: empty where it failed, has none, or it is unknown."""
 
-    groups: list[Floats]
-    failed: int
-    unknown: int
-    requests: int
+    values: list[Floats]
+    failed: list[bool]
+    unknown: list[bool]
+
+    def filled(self, *, failed: float, unknown: float | None) -> list[Floats]:
+        """Return the values, with a stand-in in ms for the failed and the unknown ones."""
+        filled = []
+        for values, has_failed, is_unknown in zip(
+            self.values, self.failed, self.unknown, strict=True
+        ):
+            stand_in = failed if has_failed else unknown if is_unknown else None
+            filled.append(values if stand_in is None else np.array([stand_in]))
+        return filled
+
+    @property
+    def completed(self) -> int:
+        """How many requests have a value."""
+        return sum(map(bool, map(len, self.values)))
 
 
 def _quantile_of(statistic: str) -> float:
     return 0.5 if statistic == "median" else float(Decimal(statistic[1:]) / 100)
 
 
-def _judge(events: Sequence[RequestEvent], constraint: Constraint) -> Judgement:
+def _judge(groups: RequestGroups, constraint: Constraint) -> Judgement:
     if constraint.statistic is None:
-        failed = wilson(sum(request_figures(event) is None for event in events), len(events))
+        failed = groups.share([request_figures(event) is None for event in groups.events])
         limit = constraint.limit / 100
         answer = _decide(failed, failed, limit, inclusive=constraint.inclusive)
-        return _share_judgement(constraint_text(constraint), answer, failed, limit)
-    sample = _sample(events, constraint.metric)
+        return _share_judgement(groups, constraint_text(constraint), answer, failed, limit)
+    sample = _sample(groups.events, constraint.metric)
     if constraint.statistic == "mean":
-        return _judge_pooled(constraint, sample, clustered_mean(sample.groups))
+        return _judge_pooled(groups, constraint, sample, groups.mean(sample.values))
     p = _quantile_of(constraint.statistic)
     if constraint.metric == "itl":
-        return _judge_pooled(constraint, sample, clustered_quantile(sample.groups, p))
-    return _judge_quantile(constraint, sample, p)
+        return _judge_pooled(groups, constraint, sample, groups.quantile(sample.values, p))
+    return _judge_quantile(groups, constraint, sample, p)
 
 
-def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgement:
+def _judge_quantile(
+    groups: RequestGroups, constraint: Constraint, sample: _Sample, p: float
+) -> Judgement:
     """Judge a percentile per request: failed requests exceed it, unknown ones may be anywhere."""
-    known = [float(value) for group in sample.groups for value in group]
-    beyond = [2 * max([constraint.limit, *known])]
-    figure = _shown(quantile_estimate(known + sample.failed * beyond, p), known)
-    worst = quantile_estimate(known + (sample.failed + sample.unknown) * beyond, p)
-    best = quantile_estimate(sample.unknown * [0.0] + known + sample.failed * beyond, p)
+    known = [float(value) for values in sample.values for value in values]
+    beyond = 2 * max([constraint.limit, *known])
+    figure = _shown(groups.quantile(sample.filled(failed=beyond, unknown=None), p), known)
+    worst = groups.quantile(sample.filled(failed=beyond, unknown=beyond), p)
+    best = groups.quantile(sample.filled(failed=beyond, unknown=0.0), p)
     answer = _decide(best, worst, constraint.limit, inclusive=constraint.inclusive)
     count = 0 if worst is None else worst.samples
     if answer == "met" and not is_enough(p, count):
         answer = "undecided"
     floor = max(enough_from(p), math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(p)))
     reason, wanted = None, None
-    if answer == "undecided" and sample.unknown:
-        reason = f"{sample.unknown} of {sample.requests} requests came without token usage"
+    if answer == "undecided" and any(sample.unknown):
+        reason = f"{sum(sample.unknown)} of {len(groups.events)} requests came without token usage"
     elif answer == "undecided" and count < floor:
         wanted = floor
         reason = f"{count} samples are too few for {constraint.statistic}; {floor} are wanted"
     elif answer == "undecided":
-        reason, wanted = _INSIDE, _wanted(figure, constraint.limit)
-    elif sample.failed and figure is None:
-        reason = f"{sample.failed} of {sample.requests} requests failed, the percentile among them"
+        reason, wanted = groups.problem or _INSIDE, _wanted(figure, constraint.limit)
+    elif any(sample.failed) and figure is None:
+        failed = f"{sum(sample.failed)} of {len(groups.events)} requests failed"
+        reason = f"{failed}, the percentile among them"
     return Judgement(
         asked=constraint_text(constraint),
         verdict=answer,
@@ -155,23 +160,25 @@ def _judge_quantile(constraint: Constraint, sample: _Sample, p: float) -> Judgem
     )
 
 
-def _judge_pooled(constraint: Constraint, sample: _Sample, figure: Estimate | None) -> Judgement:
+def _judge_pooled(
+    groups: RequestGroups, constraint: Constraint, sample: _Sample, figure: Estimate | None
+) -> Judgement:
     """Judge a mean, or a percentile of gaps, over the completed requests."""
     answer = _decide(figure, figure, constraint.limit, inclusive=constraint.inclusive)
     reason, wanted = None, None
-    if sample.unknown:
+    if any(sample.unknown):
         answer = "undecided"
-        reason = f"{sample.unknown} of {sample.requests} requests came without token usage"
-    elif answer == "met" and sample.failed > MAX_ERROR_SHARE * sample.requests:
+        reason = f"{sum(sample.unknown)} of {len(groups.events)} requests came without token usage"
+    elif answer == "met" and sum(sample.failed) > MAX_ERROR_SHARE * len(groups.events):
         answer = "undecided"
-        reason = f"{sample.failed} of {sample.requests} requests failed and are not in it"
-    elif figure is None or len(sample.groups) < 2:
+        reason = f"{sum(sample.failed)} of {len(groups.events)} requests failed and are not in it"
+    elif figure is None or sample.completed < 2:
         reason, wanted = "it has no interval from fewer than two completed requests", None
     elif answer == "met" and not figure.enough and constraint.statistic is not None:
         answer, wanted = "undecided", enough_from(_quantile_of(constraint.statistic))
         reason = f"{figure.samples} requests are too few for {constraint.statistic}"
     elif answer == "undecided":
-        reason, wanted = _INSIDE, _wanted(figure, constraint.limit)
+        reason, wanted = groups.problem or _INSIDE, _wanted(figure, constraint.limit)
     return Judgement(
         asked=constraint_text(constraint),
         verdict=answer,
@@ -182,35 +189,36 @@ def _judge_pooled(constraint: Constraint, sample: _Sample, figure: Estimate | No
 
 
 def _share_judgement(
-    demand: str, answer: Answer, figure: Estimate | None, limit: float
+    groups: RequestGroups, demand: str, answer: Answer, figure: Estimate | None, limit: float
 ) -> Judgement:
     """Wilson's interval leaves ``limit`` out from n = z² limit (1 − limit) ÷ (share − limit)²."""
     reason, wanted = None, None
     if figure is None:
         reason = "there is no request"
     elif answer == "undecided":
-        reason = _INSIDE
+        reason = groups.problem or _INSIDE
         if figure.value != limit:
             z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
             wanted = math.ceil(z**2 * limit * (1 - limit) / (figure.value - limit) ** 2)
+            wanted = wanted if wanted > figure.samples else _wanted(figure, limit)
     return Judgement(
-        asked=demand, verdict=answer, figure=figure, reason=reason, samples_wanted=wanted
+        asked=demand,
+        verdict=answer,
+        figure=figure,
+        reason=reason,
+        samples_wanted=None if groups.is_short else wanted,
     )
 
 
 def _sample(events: Sequence[RequestEvent], metric: str) -> _Sample:
-    groups: list[Floats] = []
-    failed = unknown = 0
+    sample = _Sample(values=[], failed=[], unknown=[])
     for event in events:
         figures = request_figures(event)
         values = None if figures is None else _values_ns(figures, metric)
-        if figures is None:
-            failed += 1
-        elif values is None:
-            unknown += 1
-        elif values:
-            groups.append(np.asarray(values, dtype=float) / NS_PER_MS)
-    return _Sample(groups=groups, failed=failed, unknown=unknown, requests=len(events))
+        sample.values.append(np.asarray(values or (), dtype=float) / NS_PER_MS)
+        sample.failed.append(figures is None)
+        sample.unknown.append(figures is not None and values is None)
+    return sample
 
 
 def _values_ns(figures: RequestFigures, metric: str) -> tuple[float, ...] | None:

@@ -18,7 +18,7 @@ from tests.scripted_server import Script, ScriptedServer, in_thread, scripted_se
 from whet.core.errors import EngineLostError, MeasurementError, UsageError
 from whet.core.protocols import Silent
 from whet.core.records.load import RequestEvent, TrialRecord
-from whet.core.records.objective import Bound, SearchObjective, SearchResult
+from whet.core.records.objective import Bound, LoadMeasurement, SearchObjective, SearchResult
 from whet.demo import pair_paths
 from whet.flow.bench import saturation as module
 from whet.flow.bench.saturation import level_request, saturate
@@ -65,6 +65,10 @@ class QueueServer(ScriptedServer):
         return await super()._respond(method, path, key, body, out)
 
 
+def measured(found: SearchResult) -> Iterator[tuple[LoadMeasurement, TrialRecord]]:
+    return zip(found.saturation.measurements, found.trials, strict=True)
+
+
 @contextmanager
 def queue_server(service_s: float) -> Iterator[ScriptedServer]:
     with in_thread(QueueServer(Script(), service_s=service_s)) as server:
@@ -72,11 +76,11 @@ def queue_server(service_s: float) -> Iterator[ScriptedServer]:
 
 
 def test_the_highest_concurrency_of_a_queue() -> None:
-    """TTFT is slots × 20 ms: five slots stay below 110 ms, six do not."""
-    with queue_server(0.02) as server:
+    """TTFT is slots × 10 ms: five slots stay below 55 ms, six do not."""
+    with queue_server(0.01) as server:
         found = saturate(
-            request(server.url),
-            objective=SearchObjective(constraints=parse_objective("ttft:median<110ms")),
+            request(server.url, requests=40),
+            objective=SearchObjective(constraints=parse_objective("ttft:median<55ms")),
             axis="concurrency",
             plan=slots(),
             observer=Silent(),
@@ -85,27 +89,9 @@ def test_the_highest_concurrency_of_a_queue() -> None:
         prompts = [tuple(body["prompt"]) for body in server.requests]
     assert (found.saturation.highest_met, found.saturation.lowest_missed) == (5, 6)
     assert found.saturation.stopped == "found"
-    assert [m.level for m in found.saturation.measurements] == [1, 2, 4, 8, 6, 5]
-    assert [len(t.requests) for t in found.trials] == [20, 20, 20, 32, 24, 20]
-    assert len(set(prompts)) == len(prompts) == 136
-
-
-def test_the_highest_rate_of_a_queue() -> None:
-    """Below 105 requests a second nobody waits; above it each waits longer than the last."""
-    with queue_server(0.0095) as server:
-        found = saturate(
-            request(server.url, requests=150, arrivals=Arrivals(kind="constant", rate_rps=1.0)),
-            objective=SearchObjective(bounds=(Bound(metric="ttft", limit_ms=60),), share=0.9),
-            axis="rate",
-            plan=SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2),
-            observer=Silent(),
-            seconds=0,
-        )
-    assert (found.saturation.highest_met, found.saturation.lowest_missed) == (96, 112)
-    assert {t.loop for t in found.trials} == {"open"}
-    rates = [summarise([each], cell=UNPRICED).rps_mean for each in found.trials]
-    # what is completed a second, however much is sent
-    assert max(rate.value for rate in rates if rate is not None) < 112
+    sent = {m.level: len(t.requests) for m, t in measured(found) if m.effort == 1}
+    assert sent == {1: 40, 2: 40, 4: 64, 8: 128, 6: 96, 5: 80}
+    assert len(set(prompts)) == len(prompts) == sum(len(t.requests) for t in found.trials)
 
 
 def test_nobody_answers_at_all() -> None:
@@ -117,7 +103,7 @@ def test_nobody_answers_at_all() -> None:
 def test_a_server_that_refuses_everything_is_no_answer(status: int) -> None:
     with scripted_server(status=status) as server:
         found = search(request(server.url, requests=4), slots())
-        assert len(server.requests) == 4
+        assert len(server.requests) == 16
     assert isinstance(found.error, MeasurementError)
     assert f"no request was answered: http_{status}" in str(found.error)
     assert found.saturation.measurements == ()
@@ -176,7 +162,7 @@ def test_every_trial_has_its_own_number_and_every_level_its_requests(answers: An
     found = search(request(requests=10), slots())
     assert found.saturation.highest_met == 4
     assert [item.trial for item in found.trials] == list(range(len(asked)))
-    assert all(one.requests == max(10, 4 * one.concurrency) for one in asked)
+    assert all(one.requests == max(10, 16 * one.concurrency) for one in asked)
     assert len(found.trials) == len(found.saturation.measurements)
     assert not found.interrupted
 
@@ -187,7 +173,7 @@ def test_the_kind_of_arrivals_stays(kind: str) -> None:
         kind=kind, rate_rps=1.0, **({"burstiness": 0.5} if kind == "bursty" else {})
     )
     made = level_request(
-        request(arrivals=arrivals, concurrency=7), "rate", level=12.5, effort=3, seconds=0
+        request(arrivals=arrivals, concurrency=7), "rate", level=12.5, scale=3, seconds=0
     )
     assert made.arrivals == replace(arrivals, rate_rps=12.5)
     assert (made.requests, made.concurrency, made.loop) == (60, 7, "open")
@@ -195,13 +181,13 @@ def test_the_kind_of_arrivals_stays(kind: str) -> None:
 
 def test_a_rate_without_arrivals_is_poisson_and_not_capped() -> None:
     """A request without a rate is a closed loop of one, which must not cap the open loop."""
-    made = level_request(request(), "rate", level=3, effort=1, seconds=0)
+    made = level_request(request(), "rate", level=3, scale=1, seconds=0)
     assert made.arrivals == Arrivals(kind="poisson", rate_rps=3)
     assert made.concurrency == 0
 
 
 @pytest.mark.parametrize(
-    ("level", "effort", "seconds", "requests"),
+    ("level", "scale", "seconds", "requests"),
     [
         (0.5, 1, 20, 20),  # ten in 20 s, and 20 are asked for
         (1, 1, 20.5, 21),
@@ -211,9 +197,9 @@ def test_a_rate_without_arrivals_is_poisson_and_not_capped() -> None:
     ],
 )
 def test_a_rate_is_sent_for_seconds_and_not_for_a_count_alone(
-    level: float, effort: int, seconds: float, requests: int
+    level: float, scale: int, seconds: float, requests: int
 ) -> None:
-    made = level_request(request(), "rate", level=level, effort=effort, seconds=seconds)
+    made = level_request(request(), "rate", level=level, scale=scale, seconds=seconds)
     assert made.requests == requests
 
 
@@ -221,7 +207,7 @@ def test_a_rate_is_sent_for_seconds_and_not_for_a_count_alone(
 def test_a_dataset_that_is_shorter_shortens_the_seconds_and_never_the_count(
     most: int, requests: int
 ) -> None:
-    made = level_request(request(), "rate", level=100, effort=3, seconds=20, most=most)
+    made = level_request(request(), "rate", level=100, scale=3, seconds=20, most=most)
     assert made.requests == requests
 
 
@@ -236,11 +222,32 @@ def test_a_search_over_a_dataset_sends_what_it_holds(
     assert [one.requests for one in asked] == [90]
 
 
+def in_a_queue(given: BenchRequest, _: int) -> TrialRecord:
+    """D/D/1: one request at a time, 9.5 ms each, at a constant rate."""
+    gap_ms, free_ms, events = 1000 / given.rate_rps, 0.0, []  # type: ignore[operator]
+    for n in range(given.requests):
+        free_ms = max(free_ms, gap_ms * n) + 9.5
+        ttft_ms = free_ms - gap_ms * n
+        events.append(event(start_ms=gap_ms * n, ttft_ms=ttft_ms, gap_ms=0, index=n))
+    return replace(trial(events), loop="open")
+
+
+def test_the_highest_rate_of_a_queue(answers: Any) -> None:
+    """Below 105 requests a second nobody waits; a growing queue has no interval, and is missed."""
+    answers(in_a_queue)
+    plan = SearchPlan(start=64, lowest=1, limit=512, tolerance=0.2)
+    found = search(request(requests=80), plan, "rate")
+    assert (found.saturation.highest_met, found.saturation.lowest_missed) == (96, 112)
+    assert found.saturation.undecided_levels == (112, 128)
+    sent = [(m.level, len(t.requests)) for m, t in measured(found)]
+    assert sent[:4] == [(64, 1280), (128, 2560), (128, 10240), (128, 10240)]
+
+
 def test_an_undecided_level_gets_more_requests(answers: Any) -> None:
-    """Three requests have no interval of a median."""
+    """Three requests are a wave: too short for any interval, so four times as many follow."""
     asked = answers(lambda given, _: served(10, count=3 if len(asked) < 2 else 40))
     found = search(request(), slots(limit=1))
-    assert [one.requests for one in asked] == [20, 40]
+    assert [one.requests for one in asked] == [20, 80]
     assert found.saturation.stopped == "never missed"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,7 +15,7 @@ from whet.core.errors import (
     WhetError,
 )
 from whet.core.protocols import Observer, Silent
-from whet.core.records.load import RequestEvent, TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.records.objective import (
     Bound,
     Constraint,
@@ -31,14 +30,15 @@ from whet.flow.bench.run import no_answer_words, reach, run_once
 from whet.load.arrivals import Arrivals
 from whet.load.sources.request import BenchRequest, Target
 from whet.metrics.objective import judge, judge_attainment
+from whet.metrics.request_groups import RequestGroups, request_groups
 from whet.metrics.saturation import SearchPlan, find_saturation
 from whet.metrics.usable import trial_problem
-from whet.metrics.window import steady_requests
 
 _LOWEST_RATE_RPS: Final = 0.01
 _LIMITS: Final = {"rate": 10_000.0, "concurrency": 4096.0}
 _STEADY_KINDS: Final = ("poisson", "bursty", "constant")
-_REQUESTS_A_SLOT: Final = 4
+_REQUESTS_A_SLOT: Final = 16
+_MOST_LONGER: Final = 4  # times as many requests as the measurement before, for an interval
 _SENDS: Final = 2  # of a measurement whose client did not keep up
 _FROM_LOAD: Final = frozenset({"timeout", "http_429", "http_503"})
 """How a server fails whole under load; any other word says that it was asked wrongly."""
@@ -88,8 +88,9 @@ def saturate(
 
     ``rate`` is an open loop with the request's own arrivals (Poisson where it has none) at each
     level's rate; ``concurrency`` a closed loop, or static batches. A measurement sends
-    ``request.requests`` × effort, at a concurrency at least 4 a slot, at a rate
-    at least ``seconds`` of it as far as a dataset reaches; the number of runs is not read.
+    ``request.requests``, at a concurrency at least 16 a slot, at a rate at least ``seconds`` of it
+    as far as a dataset reaches. An undecided level is measured again for longer: up to 4 times
+    where it was too short for an interval. The number of runs is not read.
     The next level begins when the last answer of the one before has ended.
 
     Raises ``UsageError`` for traffic that has no such level and as ``reach`` does. What ends the
@@ -98,7 +99,9 @@ def saturate(
     that is not load; ``EngineLostError`` where nothing answers any more; ``Interrupted``.
     """
     _check_traffic(request, axis)
-    _judge(objective, ())  # a share that cannot be asked is refused before anything is sent
+    _judge(
+        objective, RequestGroups(events=())
+    )  # a share that cannot be asked is refused before anything is sent
     if not 0 <= seconds < math.inf:
         raise UsageError(f"--find-seconds must be finite and 0 or more (got {seconds:g})")
     search = _LevelSearch(
@@ -138,6 +141,7 @@ class _LevelSearch:
     has_answers: bool = False
     judged: list[TrialRecord] = field(default_factory=list)
     outcomes: dict[tuple[float, int], ObjectiveVerdict] = field(default_factory=dict)
+    scales: dict[float, int] = field(default_factory=dict)
 
     def measure(self, level: float, effort: int) -> ObjectiveVerdict:
         """Send one level's traffic and judge it; again where the client did not keep up."""
@@ -146,7 +150,7 @@ class _LevelSearch:
             self.request,
             self.axis,
             level=level,
-            effort=effort,
+            scale=self.scales.setdefault(level, 1),
             seconds=self.seconds,
             most=None if dataset is None else len(dataset.rows) - self.request.load.num_warmups,
         )
@@ -166,11 +170,19 @@ class _LevelSearch:
                 f"{level:.4g} {unit} could not be measured, {_SENDS} times in a row: {problem}"
             )
         self._require_server(trial)
-        outcome = _judge(self.objective, steady_requests(trial))
+        groups = request_groups([trial])
+        outcome = _judge(self.objective, groups)
+        self.scales[level] = max(effort + 1, self._longer(groups, effort) * self.scales[level])
         self.judged.append(trial)
         self.outcomes[level, effort] = outcome
         self.observer.note(_outcome_note(trial, outcome))
         return outcome
+
+    def _longer(self, groups: RequestGroups, effort: int) -> int:
+        """How many times as long the next measurement is for an interval; 1 if out of reach."""
+        wanted = groups.wanted_s / max(groups.lasted_s, 1e-9)
+        within_reach = wanted <= _MOST_LONGER ** (self.plan.max_effort - effort)
+        return min(_MOST_LONGER, math.ceil(wanted)) if groups.is_short and within_reach else 1
 
     def so_far(self) -> Saturation:
         """What the finished measurements say: the same search, answered from memory."""
@@ -204,28 +216,28 @@ def level_request(
     axis: SearchAxis,
     *,
     level: float,
-    effort: int,
+    scale: int,
     seconds: float,
     most: int | None = None,
 ) -> BenchRequest:
     """The traffic of one level; a cap on an open loop stays.
 
-    A rate is sent for ``seconds`` × effort, yet no more than ``most`` requests where the source
-    holds no more, and at least the requests that are asked for × effort.
+    A rate is sent for ``seconds`` × ``scale``, yet no more than ``most`` requests where the source
+    holds no more, and at least the requests that are asked for × ``scale``.
     """
     if axis == "concurrency":
         slots = int(level)
-        requests = max(request.requests, _REQUESTS_A_SLOT * slots) * effort
+        requests = max(request.requests, _REQUESTS_A_SLOT * slots) * scale
         load = replace(request.load, max_concurrency=slots)
         return replace(request, load=load, requests=requests)
-    due = math.ceil(level * seconds) * effort
+    due = math.ceil(level * seconds) * scale
     if most is not None:
         due = min(due, most)
     arrivals = request.arrivals or Arrivals(kind="poisson", rate_rps=level)
     return replace(
         request,
         arrivals=replace(arrivals, rate_rps=level),
-        requests=max(request.requests * effort, due),
+        requests=max(request.requests * scale, due),
     )
 
 
@@ -245,11 +257,11 @@ def _check_traffic(request: BenchRequest, axis: SearchAxis) -> None:
         raise UsageError("static batches have no rate", fix="search over the concurrency instead")
 
 
-def _judge(objective: SearchObjective, events: Sequence[RequestEvent]) -> ObjectiveVerdict:
-    """What the events of one measurement answer. ``UsageError`` for a share that cannot be."""
+def _judge(objective: SearchObjective, groups: RequestGroups) -> ObjectiveVerdict:
+    """What the requests of one measurement answer. ``UsageError`` for a share that cannot be."""
     if objective.bounds is not None:
-        return judge_attainment(events, objective.bounds, share=objective.share)
-    return judge(events, objective.constraints)
+        return judge_attainment(groups, objective.bounds, share=objective.share)
+    return judge(groups, objective.constraints)
 
 
 def _client_problem(trial: TrialRecord) -> str | None:

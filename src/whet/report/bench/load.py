@@ -8,22 +8,21 @@ from typing import Final
 
 import numpy as np
 
-from whet.core.records.load import RequestEvent, TrialRecord
+from whet.core.records.load import TrialRecord
 from whet.core.records.objective import Bound, Constraint
 from whet.core.records.summary import Estimate
 from whet.core.redact import one_line
 from whet.core.units import NS_PER_MS
 from whet.metrics import METRICS, UNPRICED, metrics_in, summarise
 from whet.metrics.drift import drifts_of
-from whet.metrics.estimates import Floats, quantile_estimate
-from whet.metrics.measured import steady_figures
+from whet.metrics.estimates import Floats
 from whet.metrics.metric import CounterMetric, RateMetric
 from whet.metrics.objective import attainment, judge
 from whet.metrics.objective_text import goodput_text
-from whet.metrics.quantiles import clustered_quantile
-from whet.metrics.requests import RequestFigures
+from whet.metrics.request_groups import RequestGroups, request_groups
+from whet.metrics.requests import request_figures
 from whet.metrics.usable import usable_trials
-from whet.metrics.window import first_wave, steady_requests, whole_run
+from whet.metrics.window import first_wave, whole_run
 from whet.report.bench.vllm_json import VALUES
 from whet.report.document import (
     Bullets,
@@ -62,15 +61,17 @@ def load_section(
     ]
     if expected_hit_rate is not None:
         nodes.append(Paragraph(text=f"prefix hit rate to expect: {expected_hit_rate:.3g}"))
-    steady = [event for trial in good for event in steady_requests(trial)]
+    groups = request_groups(good)
     if good:
         nodes += [
             Bullets(items=list(_drifts(good)), tone="warn"),
             Facts(items=list(_rates(good))),
             Paragraph(text=_NOTE, tone="muted"),
-            _latencies(steady_figures(good), percentiles),
+            _latencies(groups, percentiles),
         ]
-    nodes += _objectives(steady, bounds, constraints)
+    if groups.problem is not None:
+        nodes.append(Paragraph(text=groups.problem, tone="warn"))
+    nodes += _objectives(groups, bounds, constraints)
     title = f"{len(events) - failures.total()} of {len(events)} requests answered"
     return Section(id="load", title=title, group="Load", nodes=nodes)
 
@@ -84,17 +85,17 @@ def _drifts(trials: Sequence[TrialRecord]) -> Iterator[str]:
 
 
 def _objectives(
-    steady: Sequence[RequestEvent],
+    groups: RequestGroups,
     bounds: Sequence[Bound] | None,
     constraints: Sequence[Constraint] | None,
 ) -> Iterator[Node]:
     """The share within the bounds; each constraint, and why it is not decided where it is not."""
-    if bounds is not None and (share := attainment(steady, bounds)) is not None:
-        words = f"{share.value:.1%} [{share.low or 0:.1%}, {share.high or 1:.1%}] of requests"
-        yield Paragraph(text=f"{words} within {goodput_text(bounds)}")
-    if constraints is None or not steady:
+    if bounds is not None and (share := attainment(groups, bounds)) is not None:
+        ends = "" if share.low is None else f" [{share.low:.1%}, {share.high:.1%}]"
+        yield Paragraph(text=f"{share.value:.1%}{ends} of requests within {goodput_text(bounds)}")
+    if constraints is None or not groups.events:
         return
-    verdict = judge(steady, constraints)
+    verdict = judge(groups, constraints)
     yield Paragraph(text=f"objective {verdict.verdict}", tone=tone_of(verdict.verdict))
     for item in verdict.judgements:
         figure = "" if item.figure is None else f", {_shown(item.figure).full}"
@@ -121,32 +122,30 @@ def _rates(good: Sequence[TrialRecord]) -> Iterator[Fact]:
             yield Fact(name=metric.title, value=Shown(text=f"{value:.3g}"))
 
 
-def _latencies(figures: Sequence[RequestFigures], percentiles: Sequence[float]) -> Table:
+def _latencies(groups: RequestGroups, percentiles: Sequence[float]) -> Table:
     rows = []
     for name, title in _TITLES.items():
-        if groups := _values_ms(figures, name):
+        values = _values_ms(groups, name)
+        if any(map(len, values)):
             rows.append(
                 [
                     title,
-                    f"{np.concatenate(groups).mean():.2f}",
-                    _shown(_quantile(groups, name, 0.5)).full,
-                    *(_point(_quantile(groups, name, p / 100)) for p in percentiles),
+                    f"{np.concatenate(values).mean():.2f}",
+                    _shown(groups.quantile(values, 0.5)).full,
+                    *(_point(groups.quantile(values, p / 100)) for p in percentiles),
                 ]
             )
     heads = figure_columns("mean", "median (95% interval)", *(f"p{p:g}" for p in percentiles))
     return table(_NOTE, ["", *heads], rows)
 
 
-def _values_ms(figures: Sequence[RequestFigures], name: str) -> list[Floats]:
-    """Return one array per request that has values: all its gaps, or its one value."""
-    values = ([ns for ns in VALUES[name](item) if ns is not None] for item in figures)
-    return [np.asarray(each, dtype=float) / NS_PER_MS for each in values if each]
-
-
-def _quantile(groups: Sequence[Floats], name: str, p: float) -> Estimate | None:
-    if name == "itl":
-        return clustered_quantile(groups, p)
-    return quantile_estimate([float(value) for (value,) in groups], p)
+def _values_ms(groups: RequestGroups, name: str) -> list[Floats]:
+    """Return one array per request: all its gaps, its one value, or nothing."""
+    figures = map(request_figures, groups.events)
+    values = ([] if item is None else VALUES[name](item) for item in figures)
+    return [
+        np.array([ns for ns in each if ns is not None], dtype=float) / NS_PER_MS for each in values
+    ]
 
 
 def _shown(estimate: Estimate | None) -> Shown:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from whet.core.format import number, percent
 from whet.core.records.codec import encode
-from whet.core.records.load import TrialRecord
 from whet.core.records.objective import Judgement, SearchResult
 from whet.core.redact import one_line
-from whet.core.units import ns_to_s
-from whet.metrics import METRICS, UNPRICED, request_figures, summarise
+from whet.metrics import METRICS, UNPRICED, summarise
 from whet.metrics.objective_text import goodput_text
 from whet.report.bench.vllm_json import vllm_result
 from whet.report.charts.palette import looks
@@ -37,7 +33,6 @@ from whet.report.document import (
 from whet.report.text import shown
 
 _FIGURES: Final = [METRICS[name] for name in ("rps_mean", "tps_mean", "ttft_p95_ms", "tpot_p95_ms")]
-_BUILT_UP: Final = 2  # times as long as a request takes: in flight is what it will be (Little)
 _NOTE: Final = "Latencies in ms, from the schedule; ? too few requests to be certain."
 _WHY: Final = {
     "found": "the bracket is as narrow as requested",
@@ -75,16 +70,11 @@ def answer(result: SearchResult) -> str:
 
 
 def warnings(result: SearchResult) -> tuple[str, ...]:
-    """Return the reasons to doubt the answer: undecided levels, a load that had not built up."""
-    sentences = [
+    """Return the reasons to doubt the answer: undecided levels."""
+    return tuple(
         f"{_level(result, level)} stayed undecided, counted as missed; send more requests"
         for level in result.saturation.undecided_levels
-    ]
-    for measured, trial in zip(result.saturation.measurements, result.trials, strict=True):
-        is_answer = measured.level == result.saturation.highest_met
-        if is_answer and measured.outcome.verdict == "met" and trial.loop == "open":
-            sentences += _built_up(_level(result, measured.level), trial)
-    return tuple(sentences)
+    )
 
 
 def saturation_json(
@@ -194,19 +184,6 @@ def _figure(judgement: Judgement) -> Cell:
     low, high = ("" if end is None else text(end) for end in (figure.low, figure.high))
     interval = f" ({low} … {high})" if low or high else ""
     return text_cell(f"{text(figure.value)}{'' if figure.enough else ' ?'}{interval}", tone)
-
-
-def _built_up(level: str, trial: TrialRecord) -> list[str]:
-    """Whether an open load was sent for long enough to be in flight in full."""
-    figures = [item for event in trial.requests if (item := request_figures(event)) is not None]
-    sent_s = ns_to_s(max(event.scheduled_ns for event in trial.requests))
-    e2e_s = ns_to_s(round(float(np.median([item.e2e_ns for item in figures]))))
-    if sent_s >= _BUILT_UP * e2e_s:
-        return []
-    return [
-        f"{level} was sent for {sent_s:.3g} s and a request takes {e2e_s:.3g} s: the load had not "
-        "built up; send more requests"
-    ]
 
 
 def _level(result: SearchResult, level: float) -> str:

@@ -24,6 +24,7 @@ from whet.metrics.counted import acceptance_length, prefix_hit_rate
 from whet.metrics.drift import drifts_of
 from whet.metrics.measured import steady_figures
 from whet.metrics.objective import attainment
+from whet.metrics.request_groups import RequestGroups
 from whet.metrics.requests import RequestFigures
 from whet.metrics.usable import trial_problem
 from whet.metrics.window import first_wave, steady_requests
@@ -125,7 +126,7 @@ def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
 
 
 def _within_bounds(events: Sequence[RequestEvent], bounds: Sequence[Bound]) -> int:
-    share = attainment(events, bounds)
+    share = attainment(RequestGroups(events=tuple(events)), bounds)
     return 0 if share is None else round(share.value * len(events))
 
 
