@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from scipy.signal import lfilter
 
-from benchmarks.method import Row
+from benchmarks.simulated_run import Row
 from whet.core.load import Load
 from whet.core.records.load import ClientHealth, RequestEvent, TrialRecord
 from whet.core.records.objective import Bound

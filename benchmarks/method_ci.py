@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.method import Row
+from benchmarks.simulated_run import Row
 from whet.ci.options import CiOptions
 from whet.ci.paired import paired_at
 from whet.ci.speed import cost_verdict

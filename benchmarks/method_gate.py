@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.gate_coverage import BASELINE
-from benchmarks.method import Row
+from benchmarks.simulated_run import Row
 from whet.core.load import Load
 from whet.core.records.quality import TaskAnswer
 from whet.core.records.speculation_map import AcceptanceLevel

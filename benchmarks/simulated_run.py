@@ -7,8 +7,8 @@ traffic of its own for each load, which all its variants share. What one trial v
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -31,14 +31,17 @@ DEFAULT: Final = "default"
 _TRAFFIC: Final = {"tps_mean": 0.02, "ttft_p95_ms": 0.08}
 _TRIAL: Final = {"tps_mean": 0.01, "ttft_p95_ms": 0.025}
 Figures = dict[str, dict[Cell, dict[int, float]]]
+Row = tuple[str, float, int, float, str]
+"""What was simulated, the spread of a start, starts, the share or figure, and its bound."""
 
 
 @dataclass(kw_only=True)
 class Server:
-    """True figures of a variant by load, and how much its starts vary."""
+    """A variant: the loads it is measured at, its true figures, and how much its starts vary."""
 
-    tps: Mapping[Load, float]
-    ttft_ms: Mapping[Load, float]
+    loads: Sequence[Load]
+    tps: Callable[[Load], float]
+    ttft_ms: Callable[[Load], float]
     sigma: float
 
 
@@ -57,7 +60,7 @@ class SimulatedRun:
     def decided(self) -> Decision:
         """Measure, confirm as a run does, and decide."""
         for number in range(self.starts):
-            places = [(name, load) for name, each in self.servers.items() for load in each.tps]
+            places = [(name, load) for name, each in self.servers.items() for load in each.loads]
             self.measure(self.main, places, number)
         for attempt in range(3):
             places = self.choices().main.places
@@ -86,7 +89,7 @@ class SimulatedRun:
                 own = common[name] + self.rng.normal(0, math.sqrt(0.5))
                 noise = traffic[load] + server.sigma * own + self.rng.normal(0, _TRIAL[metric])
                 truth = server.tps if metric == "tps_mean" else server.ttft_ms
-                figures.setdefault((name, load), {})[number] = _at(truth, load) * math.exp(noise)
+                figures.setdefault((name, load), {})[number] = truth(load) * math.exp(noise)
 
     def choices(self) -> TierChoices:
         """What the run may choose by now."""
@@ -139,32 +142,44 @@ class SimulatedRun:
         )
 
 
-def _at(truth: Mapping[Load, float], load: Load) -> float:
-    """The truth at a load, also one that the server was not asked for first."""
-    if load in truth:
-        return truth[load]
-    points = sorted((each.value, value) for each, value in truth.items())
-    return float(np.interp(load.value, *zip(*points, strict=True)))
-
-
 def _pooled(table: StartTable, place: Cell, values: Mapping[int, float]) -> Estimate:
     value = math.exp(float(np.log(list(values.values())).mean()))
     low, high = table.interval(place, value) or (None, None)
     return Estimate(value=value, low=low, high=high, samples=200 * len(values))
 
 
-def like(sigma: float, *, loads: Sequence[Load], ttft_ms: Sequence[float]) -> Server:
-    """A server of 1,000 tokens a second at every load."""
+def server(
+    loads: Sequence[Load], ttft_ms: Sequence[float], *, sigma: float, gain: float = 0.0
+) -> Server:
+    """A server of 1,000 tokens a second at every load, or ``gain`` more, as a share."""
+    latencies = dict(zip(loads, ttft_ms, strict=True))
     return Server(
-        tps=dict.fromkeys(loads, 1000.0),
-        ttft_ms=dict(zip(loads, ttft_ms, strict=True)),
+        loads=loads,
+        tps=lambda _: 1000.0 * (1 + gain),
+        ttft_ms=latencies.__getitem__,
         sigma=sigma,
     )
 
 
-def faster(server: Server, gain: float) -> Server:
-    """The same with ``gain`` more tokens a second."""
-    return replace(server, tps={load: (1 + gain) * rate for load, rate in server.tps.items()})
+def server_at_rates(rng: np.random.Generator, *, sigma: float, gain: float = 0.0) -> Server:
+    """A server that holds 10 requests a second within the limit, or ``gain`` more, as a share.
+
+    Measured at 80, 90 and 100% of the rate that a search on one start of it finds in steps of 10%.
+    """
+    capacity = 12.5 * (1 + gain)
+
+    def ttft_ms(load: Load) -> float:
+        return 100 / max(0.02, 1 - load.value / capacity)
+
+    start, rate = sigma * rng.normal(), 1.0
+    while ttft_ms(Load.rate(rate * 1.1)) * math.exp(start + rng.normal(0, 0.08)) < LIMIT_MS:
+        rate *= 1.1
+    return Server(
+        loads=[Load.rate(float(f"{rate * share:.3g}")) for share in (0.8, 0.9, 1.0)],
+        tps=lambda load: 100 * load.value,
+        ttft_ms=ttft_ms,
+        sigma=sigma,
+    )
 
 
 def _passed(name: str) -> QualityRecord:

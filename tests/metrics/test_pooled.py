@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -90,74 +89,11 @@ def test_starts_needed_would_show_the_difference() -> None:
     assert sure.starts_needed == 2
 
 
-@pytest.mark.parametrize("sigma", [0.0, 0.02, 0.05, 0.10])
-def test_identical_variants_differ_in_at_most_5_percent_of_runs(sigma: float) -> None:
-    wrong = sum(any(d.different for d in _run(seed, sigma).values()) for seed in range(RUNS))
-    assert wrong / RUNS <= 0.05 + _MARGIN
-
-
-@pytest.mark.parametrize(("starts", "sigma"), [(3, 0.0), (3, 0.05), (5, 0.02), (5, 0.10)])
-def test_a_single_interval_covers_95_percent(starts: int, sigma: float) -> None:
-    held = [
-        d.ratio.low is not None and d.ratio.high is not None and d.ratio.low <= 1 <= d.ratio.high
-        for seed in range(RUNS)
-        for d in _run(seed, sigma, starts=starts, variants=2, family=1).values()
-    ]
-    assert np.mean(held) == pytest.approx(0.95, abs=0.02 + _MARGIN)
-
-
-@pytest.mark.parametrize(("starts", "sigma"), [(2, 0.05), (3, 0.0), (3, 0.10), (5, 0.02)])
-def test_the_interval_of_a_cell_covers_it_in_95_percent(starts: int, sigma: float) -> None:
-    """The rounds drift by 2%: two rounds hardly show that, so their intervals are too wide."""
-    held = []
-    for seed in range(RUNS):
-        table = _table(seed, sigma, starts=starts, variants=4, gain=1.0)
-        for cell in [("0", Load.at(1)), ("1", Load.at(8)), ("2", Load.at(32))]:
-            around = table.interval(cell, math.exp(np.log(figures(table, cell)).mean()))
-            assert around is not None
-            held.append(around[0] <= 1 <= around[1])
-    assert 0.93 <= np.mean(held) <= (1.0 if starts == 2 else 0.98)
-
-
 def test_a_cell_without_a_second_start_has_no_interval() -> None:
     assert (
         StartTable.of("tps_mean", {("a", Load.at(8)): {0: 5.0}}).interval(("a", Load.at(8)), 5.0)
         is None
     )
-
-
-def test_cells_of_unlike_concurrency_are_no_more_often_called_different() -> None:
-    wrong = sum(
-        any(d.different for d in _run(seed, 0.05, sizes=3).values()) for seed in range(RUNS)
-    )
-    assert wrong / RUNS <= 0.05 + _MARGIN
-
-
-def test_ten_percent_is_shown_by_two_starts_of_a_calm_machine() -> None:
-    shown = sum(_run(seed, 0.02, gain=1.1)["1"].different for seed in range(RUNS))
-    assert shown / RUNS >= 0.8
-
-
-def _run(
-    seed: int,
-    sigma: float,
-    *,
-    starts: int = 2,
-    variants: int = 6,
-    gain: float = 1.0,
-    family: int | None = None,
-    sizes: int = 1,
-) -> Mapping[str, Difference]:
-    table = _table(seed, sigma, starts=starts, variants=variants, gain=gain)
-    compared = {
-        str(other): table.difference(
-            ("0", Load.at(32)),
-            (str(other), Load.at(32 if sizes == 1 else (1, 8, 32)[other % 3])),
-            family=family or variants - 1,
-        )
-        for other in range(1, variants)
-    }
-    return {name: found for name, found in compared.items() if found is not None}
 
 
 def figures(table: StartTable, cell: tuple[str, Load]) -> list[float]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from whet.core.format import percent
+from whet.core.load import Load
 from whet.core.records.summary import Difference, Estimate
 from whet.decision import words
 from whet.decision.eligible import (
@@ -79,26 +79,35 @@ def confirmation(
     fresh = {item.place: item for item in again}
     missed = {(item.variant, item.load): item.reason for item in dropped if item.load is not None}
     for item in again:
-        doubtful = item.cell.variant == reference and may_qualify(item, point)
-        if item.unfit is None and not doubtful and (names := unmet(item, point)):
+        if item.unfit is None and (names := unmet(item, point)):
             missed[item.place] = f"it misses {', '.join(names)}"
     own = [item for item in eligible if item.tier == tier.tier]
     left = [item for item in own if item.place not in missed]
     first = next(iter(qualifying(left, point)), None)
     usual = None
     if first is not None:
-        candidates = [item for item in left if item.cell.variant == reference]
-        if first.fleet is None:
-            candidates = [
-                item
-                for item in candidates
-                if not first.cell.load < item.cell.load or not unmet(item, point)
-                if may_qualify(fresh.get(item.place, item), point)
-            ]
-        else:
-            candidates = qualifying(candidates, point)
-        usual = min(candidates, key=lambda item: item.usd, default=None)
+        candidates = [item for item in own if item.cell.variant == reference]
+        at_most = None if first.fleet else first.cell.load
+        usual = cheapest_in_doubt(candidates, fresh, point, at_most=at_most)
     return Confirmation(item=first, usual=usual, reference=reference, again=fresh, missed=missed)
+
+
+def cheapest_in_doubt(
+    cells: Sequence[EligibleCell],
+    again: Mapping[Cell, EligibleCell],
+    point: SloPoint,
+    *,
+    at_most: Load | None,
+) -> EligibleCell | None:
+    """The cheapest cell that meets the limits, or that may and is at no larger load."""
+    found = []
+    for item in cells:
+        newest = again.get(item.place, item)
+        is_sure = not unmet(item, point) and not unmet(newest, point)
+        is_small = at_most is not None and not at_most < item.cell.load
+        if is_sure or (is_small and may_qualify(newest, point)):
+            found.append(item)
+    return min(found, key=lambda item: item.usd, default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +144,11 @@ class TierChoices:
     @cached_property
     def main(self) -> Confirmation:
         """The confirmation at the recommended point."""
-        return self.at(recommended_point(self.tier.tier, self.inputs.objective))
+        return self.at(self._point)
+
+    @cached_property
+    def _point(self) -> SloPoint:
+        return recommended_point(self.tier.tier, self.inputs.objective)
 
     @cached_property
     def _shown(self) -> dict[tuple[float, float], Confirmation]:
@@ -154,11 +167,10 @@ class TierChoices:
 
         Each variant's cheapest at the recommended point, then the cheapest at the others.
         """
-        point = recommended_point(self.tier.tier, self.inputs.objective)
         left = [item for item in self.own if item.place not in self.main.missed]
-        ranking = best_per_variant(qualifying(left, point))
+        ranking = best_per_variant(qualifying(left, self._point))
         shown = [self.at(other) for other in slo_points(self.tier.tier, self.inputs.objective)]
-        compared = [(self.main.usual, item) for item in ranking]
+        compared = [(self.main.usual, self._likely(item)) for item in ranking]
         compared += [(each.usual, each.item) for each in shown if each.item is not None]
         return tuple(
             {
@@ -168,6 +180,15 @@ class TierChoices:
                 if item.cell.variant != self.inputs.reference
             }.values()
         )
+
+    def _likely(self, item: EligibleCell) -> EligibleCell:
+        """A variant's cell, or its cheapest that may meet the limits, if that costs more."""
+        usual = self.main.usual
+        if usual is None or item.usd <= usual.usd or item.fleet is not None:
+            return item
+        cells = [each for each in self.own if each.cell.variant == item.cell.variant]
+        again, load = self.main.again, usual.cell.load
+        return cheapest_in_doubt(cells, again, self._point, at_most=load) or item
 
     @property
     def own(self) -> Iterator[EligibleCell]:
@@ -202,8 +223,7 @@ class TierChoices:
     @property
     def rivals(self) -> list[EligibleCell]:
         """Each variant's cheapest cell at the recommended point, cheapest first."""
-        point = recommended_point(self.tier.tier, self.inputs.objective)
-        return best_per_variant(qualifying(list(self.own), point))
+        return best_per_variant(qualifying(list(self.own), self._point))
 
     def is_over(self, most: int) -> bool:
         """Whether more fresh starts, ``most`` in all, would change nothing that is said."""
@@ -212,8 +232,10 @@ class TierChoices:
         if item is None or usual is None or item.cell.variant == self.inputs.reference:
             return True
         if item.fleet is not None:
-            point = recommended_point(self.tier.tier, self.inputs.objective)
-            return self._misses((usual.cell.variant, item.cell.load), point, shown)
+            place = self.inputs.reference, item.cell.load
+            return self._misses(place, self._point) or not self._misses(
+                place, self._point, most=most
+            )
         if change is None or change.different:
             return True
         return self.tier.fresh["tps_mean"].is_hopeless(
@@ -257,7 +279,7 @@ class TierChoices:
             notes=tuple(not_confirmed(place, why) for place, why in shown.missed.items()),
         )
         if usual is not None and item.fleet is not None:
-            return self._at_a_rate(choice, usual, shown)
+            return self._at_a_rate(choice, usual)
         change = None if usual is None else self.difference(usual, item)
         return choice if usual is None or change is None else self._tested(choice, usual, change)
 
@@ -267,68 +289,62 @@ class TierChoices:
         why = _why_not(choice.item, usual, change)
         return choice if why is None or unmet(usual, choice.point) else _kept(choice, usual, why)
 
-    def _at_a_rate(self, choice: Choice, usual: EligibleCell, shown: Confirmation) -> Choice:
+    def _at_a_rate(self, choice: Choice, usual: EligibleCell) -> Choice:
         """The default stays unless it misses a limit for sure at the rate of the other."""
         item, reference = choice.item, self.inputs.reference
-        choice = replace(choice, saving=self._saving(item, usual))
-        beside = (reference, item.cell.load)
         if item.usd >= usual.usd:
             return _kept(choice, usual, f"{words.cell_label(item.cell)} needs no fewer dollars")
-        if self._misses(beside, choice.point, shown):
-            return replace(choice, cheaper=True)
-        why = (
-            f"that {reference} misses a limit at {item.cell.load.words}, where "
-            f"{item.cell.variant} does not, is not shown"
-        )
-        return _kept(choice, usual, why)
+        if not self._misses((reference, item.cell.load), choice.point):
+            why = (
+                f"that {reference} misses a limit at {item.cell.load.words}, where "
+                f"{item.cell.variant} does not, is not shown"
+            )
+            return _kept(choice, usual, why)
+        return replace(choice, saving=self._saving(item, usual), cheaper=True)
 
-    def _misses(self, place: Cell, point: SloPoint, shown: Confirmation) -> bool:
-        """Whether a cell misses a limit for sure, at the last of several looks."""
-        if place in shown.missed and place not in shown.again:
-            return True  # failed requests
-        fresh = place in shown.again
-        tables = self.tier.fresh if fresh else self.tier.tables
-        item = shown.again.get(place) or next((x for x in self.own if x.place == place), None)
+    def _misses(self, place: Cell, point: SloPoint, *, most: int | None = None) -> bool:
+        """Whether a cell misses a limit for sure. Requests that failed are a miss.
+
+        With ``most`` whether so many starts might show that.
+        """
+        if place in self.main.missed and place not in self.main.again:
+            return most is None
+        item = self.main.again.get(place)
+        looks, tables = self.tier.looks, self.tier.fresh
+        if item is None:
+            looks, tables = 1, self.tier.tables
+            item = next((x for x in self.own if x.place == place), None)
         if item is None:
             return any((x.variant, x.load) == place and x.errors for x in self.tier.cells)
-        for metric, limit, figure in point.bounds(item.cell):
+        for metric, limit, _ in point.bounds(item.cell):
             table = tables.get(metric.name)
-            if figure is None or table is None:
-                continue
-            around = table.interval(place, figure.value, looks=self.tier.looks if fresh else 1)
-            if around is not None and around[0] >= limit:
+            if table is not None and table.is_above(place, limit, looks=looks, most=most):
                 return True
         return False
 
     def _saving(self, item: EligibleCell, usual: EligibleCell) -> Estimate:
-        """1 − dollars ÷ the reference's, where each needs so many servers as is known for sure.
+        """1 − dollars ÷ the reference's, from the fewest servers that it needs to the most.
 
-        Its rates that surely meet the limits say how many it needs at most, those that surely miss
-        one how many at least. The cheaper one is deployed at its rate.
+        It needs more than at a rate where it surely misses a limit, and at most those of a rate
+        that it surely meets, or of its lowest one. The other has the servers that are deployed.
         """
         assert usual.fleet is not None
+        point, name = self._point, usual.cell.variant
+        fleets = {
+            x.place: (meets(x, point), x.fleet.servers)
+            for x in (*self.own, *self.main.again.values())
+            if x.cell.variant == name and x.fleet is not None
+        }
+        missed = [count for place, (_, count) in fleets.items() if self._misses(place, point)]
+        met = [count for sure, count in fleets.values() if sure == "yes"]
+        most = min(met, default=max(count for _, count in fleets.values()))
         price = usual.usd / usual.fleet.servers
-        fewest, most = self._servers(usual.cell.variant)
-        own_most = self._servers(item.cell.variant)[1]
-        low = high = None
-        if own_most is not None and fewest is not None and item.fleet is not None:
-            low = 1 - item.usd / item.fleet.servers * own_most / (price * fewest)
-        if most is not None:
-            high = 1 - item.usd / (price * most)
-        samples = min(item.cell.starts, usual.cell.starts)
-        return Estimate(value=1 - item.usd / usual.usd, low=low, high=high, samples=samples)
-
-    def _servers(self, variant: str) -> tuple[int | None, int | None]:
-        """The fewest and the most servers that a variant needs for sure."""
-        point = recommended_point(self.tier.tier, self.inputs.objective)
-        cells = [*self.own, *self.main.again.values()]
-        fleets = [
-            (meets(x, point), x.fleet.servers)
-            for x in cells
-            if x.cell.variant == variant and x.fleet is not None
-        ]
-        fewest = max((count for sure, count in fleets if sure == "no"), default=None)
-        return fewest, min((count for sure, count in fleets if sure == "yes"), default=None)
+        return Estimate(
+            value=1 - item.usd / usual.usd,
+            low=1 - item.usd / (price * max(missed)) if missed else None,
+            high=1 - item.usd / (price * most) if missed else None,
+            samples=min(item.cell.starts, usual.cell.starts),
+        )
 
 
 def _place(change: Difference) -> Cell:
@@ -373,29 +389,3 @@ def _why_not(item: EligibleCell, usual: EligibleCell, change: Difference) -> str
 def saving_of(throughput: Difference) -> Estimate:
     """1 − cost ÷ the reference's, from the ratio of throughput at one price."""
     return throughput.ratio.mapped(lambda ratio: 1 - 1 / ratio)
-
-
-def saving_between_machines(cost: Estimate, reference: Estimate) -> Estimate:
-    """1 − cost ÷ reference of two independent figures above 0, with a 95% interval.
-
-    MOVER on the log scale (Zou and Donner, *Statistics in Medicine* 27, 2008): the limits'
-    distances from the points add in squares. Open if either figure has no interval.
-    """
-    value = cost.value / reference.value
-    samples = min(cost.samples, reference.samples)
-    up, down = _arms(cost), _arms(reference)
-    if up is None or down is None:
-        return Estimate(value=1 - value, low=None, high=None, samples=samples)
-    return Estimate(
-        value=1 - value,
-        low=1 - value * math.exp(math.hypot(up[1], down[0])),
-        high=1 - value * math.exp(-math.hypot(up[0], down[1])),
-        samples=samples,
-    )
-
-
-def _arms(figure: Estimate) -> tuple[float, float] | None:
-    """Distances of the lower and the upper limit from the point, on the log scale."""
-    if figure.low is None or figure.high is None or figure.low <= 0:
-        return None
-    return math.log(figure.value / figure.low), math.log(figure.high / figure.value)

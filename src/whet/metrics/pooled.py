@@ -137,6 +137,21 @@ class StartTable:
             detectable=math.expm1(rule.shown_by(spread.freedom) * error),
         )
 
+    def is_above(self, cell: Cell, limit: float, *, looks: int, most: int | None = None) -> bool:
+        """Whether a cell's figure is above a limit for sure, at each of several looks.
+
+        With ``most`` whether so many starts in all might show that.
+        """
+        spread, starts = self.level_of(cell), self.starts(cell)
+        if spread.sd is None or not starts:
+            return False
+        margin = float(np.mean(self.blocks[cell[1]].own(cell[0]))) - math.log(limit)
+        rule = Significance(looks=looks)
+        if most is not None:
+            growth = Growth(starts=starts, spread=spread, sides=1)
+            return not growth.is_hopeless(margin, rule, most)
+        return margin > rule.critical(spread.freedom) * spread.sd / math.sqrt(starts)
+
     def is_hopeless(self, reference: Cell, candidate: Cell, *, looks: int, most: int) -> bool:
         """Whether ``most`` starts in all would not show that the candidate's figure is larger."""
         change, spread, variance = self._contrast(reference, candidate)
@@ -146,8 +161,8 @@ class StartTable:
         growth = Growth(starts=starts, spread=spread, sides=variance * starts)
         return growth.is_hopeless(change, Significance(looks=looks), most)
 
-    def interval(self, cell: Cell, value: float, *, looks: int = 1) -> tuple[float, float] | None:
-        """The 95% interval around the figure ``value`` of a cell, at each of several ``looks``.
+    def interval(self, cell: Cell, value: float) -> tuple[float, float] | None:
+        """The 95% interval around the figure ``value`` of a cell.
 
         None where no variant was started twice.
         """
@@ -155,7 +170,7 @@ class StartTable:
         if spread.sd is None or not self.starts(cell):
             return None
         error = spread.sd / math.sqrt(self.starts(cell))
-        factor = math.exp(Significance(looks=looks).critical(spread.freedom) * error)
+        factor = math.exp(Significance().critical(spread.freedom) * error)
         return value / factor, value * factor
 
     def starts_below(self, cell: Cell, limit: float) -> int | None:
