@@ -21,7 +21,8 @@ tpot_p95_ms_low,tpot_p95_ms_high,e2e_p50_ms_low,e2e_p50_ms_high,e2e_p95_ms_low,e
 itl_p50_ms_low,itl_p50_ms_high,rps_mean_low,rps_mean_high,goodput_rps_low,goodput_rps_high,\
 kl,kl_low,kl_high,kl_p99,flips,flips_low,flips_high,burst_ttft_p50_ms,burst_ttft_p95_ms,\
 starts,decision,acceptance_rate,rate_rps,stall_p95_ms,stall_p95_ms_low,stall_p95_ms_high,\
-weight_bytes,bits_per_weight,quantize_seconds,ttft_p99_ms,ttft_p99_ms_low,ttft_p99_ms_high"""
+weight_bytes,bits_per_weight,quantize_seconds,selected_cost_per_1m_tokens,ttft_p99_ms,\
+ttft_p99_ms_low,ttft_p99_ms_high"""
 
 
 def read(view: Run, path: Path) -> list[dict[str, str]]:

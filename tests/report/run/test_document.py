@@ -99,7 +99,7 @@ def test_the_status_is_apart_from_the_evidence_and_never_green_where_excluded(wh
             "excluded: quality",
             "recommended",
             "qualifies",
-            "qualifies as a point estimate",
+            "likely qualifies",
         ):
             assert status in form(whole), (form, status)
     source = html(whole)
@@ -116,7 +116,9 @@ def with_choice(run: Run, variant: str, *, different: bool) -> Run:
     assert decision.recommendation is not None
     assert decision.recommendation.difference is not None
     found = replace(decision.recommendation.difference, different=different)
-    chosen = replace(decision.recommendation, variant=variant, difference=found)
+    chosen = replace(
+        decision.recommendation, variant=variant, difference=found, cheaper=different
+    )
     return replace(run, decision=replace(decision, recommendation=chosen))
 
 

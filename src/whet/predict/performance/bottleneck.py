@@ -56,12 +56,8 @@ def _sentence(run: Run, variant: str, load: Load) -> str | None:
     predicted, measured = mean_latencies(result, load.concurrency).tpot, cell.measured.tpot
     if not measured or abs(predicted / measured - 1) > _FAR:
         return None
-    name, share = largest_part(result, model, cell.limits, load.concurrency)
-    part = name if share is None else f"{name}, {share:.0%} of a step"
-    return (
-        f"limited by {part}, by a model of the step (TPOT {1e3 * predicted:.3g} ms, measured "
-        f"{1e3 * measured:.3g} ms); what would raise it: {CHANGES[name]}"
-    )
+    name, _ = largest_part(result, model, cell.limits, load.concurrency)
+    return f"limited by {name}, by a model of the step; what would raise it: {CHANGES[name]}"
 
 
 def largest_part(

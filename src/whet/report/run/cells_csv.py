@@ -87,6 +87,7 @@ def csv_columns() -> tuple[str, ...]:
         "weight_bytes",
         "bits_per_weight",
         "quantize_seconds",
+        "selected_cost_per_1m_tokens",
         *appended,
     )
 
