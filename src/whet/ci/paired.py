@@ -46,9 +46,10 @@ class PairedRuns(RunPair):
         }
         return StartTable.of(self.reference.metric, ratios)
 
-    def spread_of(self, cell: Cell) -> Spread:
+    @cached_property
+    def spread(self) -> Spread:
         """Of one side's start with its time: that of the ratios, whose variance is two sides'."""
-        level = self._ratios.level_of(cell)
+        level = self._ratios.level
         return replace(level, sd=None if level.sd is None else level.sd / math.sqrt(2))
 
 
@@ -58,7 +59,7 @@ def paired_at(
     """Return the two runs as one cell is compared: paired where the traffic and rounds allow it."""
     if same_traffic:
         paired = PairedRuns.of(reference, candidate)
-        if paired.reference.starts(cell) and paired.spread_of(cell).sd is not None:
+        if paired.reference.starts(cell) and paired.spread.sd is not None:
             return paired
     return RunPair(reference=reference, candidate=candidate)
 

@@ -13,8 +13,8 @@ cell is not: another day is another round. Its interval adds the variance of the
 blocks, and so does a difference between concurrencies, whose traffic is drawn apart.
 
 Where a cell's, or a pair's, own starts vary more than the pooled ``sd`` says, theirs is taken with
-their few degrees of freedom. For a pair those count only where an F test at 20% tells the two
-apart: a test before pooling must be as liberal (Bancroft, *Biometrics* 20, 1964), and
+their few degrees of freedom; a pair's are as many as the pooled one's where chance explains the two
+with 40% (to test before pooling, one must be liberal: Bancroft, *Biometrics* 20, 1964).
 ``benchmarks/method.py`` shows what is left.
 """
 
@@ -42,7 +42,8 @@ from whet.metrics.spread import (
     welch,
 )
 
-_ALIKE: Final = 0.2
+_ALIKE: Final = 0.4
+"""The chance from which on a spread of a pair's own is taken for the pooled one."""
 
 Cell = tuple[str, Load]
 """A variant at a load."""

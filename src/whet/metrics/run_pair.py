@@ -12,7 +12,7 @@ import numpy as np
 from whet.core.records.summary import Estimate
 from whet.metrics.pooled import Cell, StartTable
 from whet.metrics.significance import Growth, Significance
-from whet.metrics.spread import Block, Spread, larger, level_spread, own_spread
+from whet.metrics.spread import Block, Spread, level_spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +28,9 @@ class RunPair:
     candidate: StartTable
 
     @cached_property
-    def _blocks(self) -> list[Block]:
-        return [*self.reference.pool, *self._later_rounds()]
-
-    def spread_of(self, cell: Cell) -> Spread:
-        """Of a start of a cell and its round: the pooled one, or its own where that is larger.
-
-        ``sd`` is None where no variant was started twice.
-        """
-        sides = (table.pool for table in (self.reference, self.candidate))
-        own = (block.own(cell[0]) for side in sides for block in side if block.load == cell[1])
-        return larger(level_spread(self._blocks), own_spread(own))
+    def spread(self) -> Spread:
+        """Of a start and its round; ``sd`` is None where no variant was started twice."""
+        return level_spread([*self.reference.pool, *self._later_rounds()])
 
     def ratio(self, cell: Cell) -> Estimate | None:
         """Candidate ÷ reference with its 95% interval; None where either has no figure.
@@ -50,7 +42,7 @@ class RunPair:
         if min(counts) == 0:
             return None
         change = self._change(cell)
-        spread = self.spread_of(cell)
+        spread = self.spread
         if spread.sd is None:
             return Estimate(value=math.exp(change), low=None, high=None, samples=min(counts))
         error = spread.sd * math.sqrt(sum(1 / count for count in counts))
@@ -67,7 +59,7 @@ class RunPair:
 
         A plan by the pooled spread, if the ratio stays as measured; None where more than 200.
         """
-        starts, spread = min(self._starts(cell)), self.spread_of(cell)
+        starts, spread = min(self._starts(cell)), self.spread
         if spread.sd is None or starts == 0:
             return None
         growth = Growth(starts=starts, spread=spread, sides=2)

@@ -168,16 +168,18 @@ def own_spread(groups: Iterable[Sequence[float]], *, of_differences: bool = Fals
     return Spread(sd=math.sqrt(variance / (2 if of_differences else 1)), freedom=freedom)
 
 
-def larger(pooled: Spread, own: Spread, *, alike: float = 1.0) -> Spread:
+def larger(pooled: Spread, own: Spread, *, alike: float = 0.0) -> Spread:
     """The larger of the pooled spread and a cell's own, with its degrees of freedom.
 
-    An own one that chance explains with a probability of ``alike`` or more has the pooled one's.
+    An own one that chance explains has more of them, up to the pooled one's where an F test gives
+    chance the probability ``alike``.
     """
     if pooled.sd is None or own.sd is None or own.sd <= pooled.sd:
         return pooled
     ratio = (own.sd / pooled.sd) ** 2 if pooled.sd else math.inf
     chance = f_exceeded(ratio, own.freedom, pooled.freedom)
-    return Spread(sd=own.sd, freedom=pooled.freedom if chance >= alike else own.freedom)
+    share = min(1.0, chance / alike) if alike else 0.0
+    return Spread(sd=own.sd, freedom=own.freedom + share * (pooled.freedom - own.freedom))
 
 
 def _correlated_freedom(rows: NDArray[np.float64], freedom: float) -> float:
