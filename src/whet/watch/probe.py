@@ -117,8 +117,8 @@ def observe(
     if not still:
         look = replace(look, skipped=_pressure(before, target.envelope))
     whole = identity_of(look) != checked
-    asked = turn is not None or still or whole
-    if not asked or look.skipped is not None or target.envelope.model not in models:
+    due = turn is not None or still or whole
+    if not due or look.skipped is not None or target.envelope.model not in models:
         return look
     return _probe(target, look, turn or 0, next_probes(target.golden, cursor, whole=whole))
 
@@ -138,6 +138,7 @@ def _probe(
         look = _again(target, look)
         if hangs(look) or not timed_out(look):  # it is not asked more
             return look
+        chosen = chosen[:GOLDEN_PER_PERIOD]  # each may time out too
     look = replace(
         look,
         answers=_answers(target, chosen),
@@ -225,7 +226,7 @@ def _json(target: Target, path: str) -> dict[str, Any]:
 
 
 def _pressure(scrape: Scrape | None, envelope: Envelope) -> str | None:
-    """Why the probes are left out now, or None. A request that waits for one step is no queue."""
+    """Why the probes are left out now, or None. A request may wait for one step."""
     if scrape is None:
         return None
     if (scrape.values.get(counters.WAITING) or 0) > envelope.in_flight / 4:

@@ -2,7 +2,7 @@
 
 A reading is in standard errors beyond the edge of what is tolerated. The edge of a counted figure
 is the limit of its alert in one period, and half of the way to it over a whole day: a mix that
-swings by 11% within a day is no change, one that stays 9% lower is.
+swings by 11% within a day raises no alarm, one that stays 9% lower does.
 """
 
 from __future__ import annotations

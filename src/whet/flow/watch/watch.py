@@ -96,7 +96,7 @@ class _Watch:
 
     def _pay(self, look: Observation) -> None:
         """Reckon the probes: what was sent, and what may be sent of this period's idle capacity."""
-        if look.answers is not None:
+        if look.answers is not None and look.speed is not None:
             self.checked = identity_of(look)
         if look.speed is not None or look.speed_error is not None:
             self.credit, self.sent = 0.0, self.sent + 1
