@@ -155,7 +155,8 @@ class Deployment:
         self._server = ExitStack()
         log = self.logs / "engine.log"
         log.unlink(missing_ok=True)
-        self._server.enter_context(process(["bash", str(script)], log, PORT=str(self.port)))
+        words = ["bash", str(script)]
+        self.pid = self._server.enter_context(process(words, log, PORT=str(self.port))).pid
         wait_for(f"{self.url}/health")
 
     def stop(self) -> None:
@@ -232,10 +233,10 @@ class Deployment:
             yield
 
     @contextmanager
-    def watched(self, state: Path) -> Iterator[None]:
+    def watched(self, state: Path, *, period_s: float = SCRAPE_S) -> Iterator[None]:
         """``whet watch`` on the bundle."""
         words = [*_WHET, "watch", str(self.bundle), "--url", self.url, "--state", str(state)]
-        words += ["--period", str(SCRAPE_S), "--listen", f"127.0.0.1:{self.watch}"]
+        words += ["--period", str(period_s), "--listen", f"127.0.0.1:{self.watch}"]
         with process(words, self.logs / "watch.log"):
             yield
 

@@ -332,6 +332,21 @@ def test_a_restart_of_the_engine_is_no_alarm() -> None:
         state = done.state
 
 
+@pytest.mark.parametrize("cause", ["unreachable", "unauthorized", "hung"])
+def test_one_answer_ends_a_silence(cause: str) -> None:
+    """It hides what else changed: another version is named as soon as it would be without it."""
+    deployment, references = Deployment(np.random.default_rng(0)), simulated_references()
+    state, begun = WatchState(run="", variant=""), list[tuple[int, str]]()
+    for period in range(12):
+        look = deployment.observe(period, Truth())
+        if period >= 4:
+            look = HARD[cause](look, period) if period < 8 else replace(look, version="0.34.0")
+        done = advance(state, look, references)
+        begun += [(period, finding.cause.name) for finding in done.begun]
+        state = done.state
+    assert begun == [(5, cause), (9, "engine_version")]
+
+
 def test_a_fault_that_ends_is_cleared() -> None:
     deployment, references = Deployment(np.random.default_rng(0)), simulated_references()
     state, ended = WatchState(run="", variant=""), list[str]()

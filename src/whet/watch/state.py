@@ -34,6 +34,8 @@ _RETURNS: Final = 2
 _WITHIN_S: Final = 3600.0
 _HARMLESS: Final = ("load", "traffic", "machine")
 """Changes during which a fixed prompt is still answered as before, so that it may be learned."""
+_SILENCES: Final = ("unreachable", "unauthorized", "hung")
+"""They hide all others, and one answer ends them."""
 _SURE: Final = 2.0
 
 
@@ -168,7 +170,12 @@ def _count(
     return replace(
         state,
         cusums=cusums,
-        repeated=same | {name: count for name, count in repeated.items() if count.count},
+        repeated=same
+        | {
+            name: count
+            for name, count in repeated.items()
+            if count.count and (name in wrong or name not in _SILENCES)
+        },
         words=words,
     )
 
