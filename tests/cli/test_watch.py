@@ -175,6 +175,17 @@ def test_a_bundle_and_its_run_are_watched_alike_and_the_watch_goes_on(
     assert (state / "proposals" / "engine_version.yaml").exists()
 
 
+def test_what_the_learned_references_wait_for_is_said(
+    whet: Whet, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.flow.watch.watch._LEARN_S", 0.0)
+    with scripted_server(model="target", tokens_per_chunk=4) as server:
+        words = ("--url", server.url, "--listen", "off", "--period", 0.5, "--periods", 1)
+        said = whet("watch", run, *words, "--state", tmp_path / "state")
+    assert "the learned references wait for" in said.out
+    assert "of 10 answers to a fixed prompt" in " ".join(said.out.split())
+
+
 def test_the_key_of_the_bundle_is_sent(whet: Whet, run: Path, tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "bundle", run)
     words = ("--listen", "off", "--period", 0.5, "--periods", 4, "--state", tmp_path / "state")
