@@ -311,14 +311,14 @@ def healthy(mix: str, period: int) -> Truth:
         "acceptance ±11% over a day": replace(truth, acceptance_swing=0.11),
         "hits ±11% over a day": replace(truth, hit_swing=0.11),
         "weekends -8%": replace(truth, acceptance=3.54, hit_rate=0.478) if weekend else truth,
-        "traffic +50% in the month": replace(truth, rps=6.0 + 3.0 * period / PERIODS_30_DAYS),
+        "traffic +20% in the month": replace(truth, rps=6.0 + 1.2 * period / PERIODS_30_DAYS),
         "bursts, cv 1": replace(truth, burst=1.0),
     }[mix]
 
 
 MIXES: Final = (
     *("stationary", "acceptance ±11% over a day", "hits ±11% over a day", "weekends -8%"),
-    *("traffic +50% in the month", "bursts, cv 1"),
+    *("traffic +20% in the month", "bursts, cv 1"),
 )
 
 

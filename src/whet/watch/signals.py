@@ -147,14 +147,15 @@ def fallen(signal: str, share: Share, envelope: Envelope, *, day: bool = False) 
 def _token_time(window: Window, envelope: Envelope) -> Reading | None:
     """Time per token against that of the run with as many requests in flight.
 
-    An arriving request finds the mean number in flight and adds itself (Wolff 1982, PASTA).
+    An arriving request finds the mean number in flight and adds itself (Wolff 1982, PASTA). Above
+    the largest measured load fewer tokens per second than there are slow, and as many are load.
     """
     requests = (window.rise(counters.GENERATED) or 0.0) / max(1.0, envelope.output_tokens_mean)
     tpot_s, in_flight = window.tpot_s, window.in_flight
     if tpot_s is None or in_flight is None or requests < 1 or not _warm(window):
         return None
     error = math.hypot(0.1, 0.5 / math.sqrt(requests))
-    load = _expected(envelope, in_flight + 1)
+    load = _expected(envelope, max(in_flight, min(in_flight + 1, envelope.loads[-1].in_flight)))
     return _slower("tpot", tpot_s, load.tpot_mean_s, _TPOT_SLACK, error, load)
 
 
