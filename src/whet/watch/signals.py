@@ -76,7 +76,8 @@ def readings(
         if slow is not None:
             yield slow
         # Slow tokens make queues, requests in flight and late first tokens of themselves.
-        for reading in (*_first_token(window, envelope), *_crowd(window, envelope)):
+        crowd = (*_first_token(window, envelope), *_crowd(window, envelope))
+        for reading in crowd if _warm(window) else ():
             yield reading if slow is None else replace(reading, z=min(reading.z, -slow.z))
         yield from _pressure(window)
     fixed = learned.get("probe_acceptance")
@@ -167,7 +168,7 @@ def _warm(window: Window) -> bool:
 def _first_token(window: Window, envelope: Envelope) -> Iterator[Reading]:
     in_flight, ttft_s = window.in_flight, window.mean(counters.TTFT)
     most = 1.25 * envelope.loads[-1].in_flight
-    enough = window.requests >= _LEAST_REQUESTS and _warm(window)
+    enough = window.requests >= _LEAST_REQUESTS
     if ttft_s and in_flight is not None and in_flight + 1 <= most and enough:
         error = math.hypot(0.15, 0.8 / math.sqrt(window.requests))
         load = _expected(envelope, in_flight + 1)
