@@ -2,9 +2,9 @@
 
     python -m benchmarks.watch_false_alarms OUT --months 100 --processes 2
 
-Writes ``false_alarms.csv`` (alarms by cause over the simulated months of stationary traffic with
-daily cycles, all detectors together) and ``delays.csv`` (periods from a lasting change to the alarm
-with its name) to OUT. Every period goes through the functions that ``whet watch`` calls.
+Writes ``false_alarms.csv`` (alarms by mix and cause over the simulated months of healthy traffic
+with daily cycles, all detectors together) and ``delays.csv`` (periods from a lasting change to the
+alarm with its name) to OUT. Every period goes through the functions that ``whet watch`` calls.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from typing import Final
 
 import numpy as np
 from tests.watch.traffic import (
+    DAY,
+    MIXES,
     PERIODS_30_DAYS,
     Deployment,
     Truth,
+    healthy,
     shifts,
     simulated_references,
 )
@@ -31,16 +34,18 @@ from tests.watch.traffic import (
 from whet.watch.state import WatchState, advance
 
 _WARM_UP: Final = 90
-_MOST: Final = 600
+_MOST: Final = 3 * DAY
 """Periods after a change within which it has to be named."""
 
 
-def false_alarms(seed: int, *, periods: int = PERIODS_30_DAYS) -> Counter[str]:
+def false_alarms(
+    seed: int, mix: str = "stationary", *, periods: int = PERIODS_30_DAYS
+) -> Counter[str]:
     """Alarms by cause over ``periods`` of healthy traffic."""
     deployment, references = Deployment(np.random.default_rng(seed)), simulated_references()
     state, alarms = WatchState(run="simulated", variant="draft+cache"), Counter[str]()
     for period in range(periods):
-        done = advance(state, deployment.observe(period, Truth()), references)
+        done = advance(state, deployment.observe(period, healthy(mix, period)), references)
         alarms.update(finding.cause.name for finding in done.begun)
         state = done.state
     return alarms
@@ -71,11 +76,19 @@ def delay(seed: int, changed: Truth, wanted: str) -> Delay:
     return Delay(name=name, first=first, right=None)
 
 
+def _alarm_rows(months: Sequence[Counter[str]], each: int) -> Iterator[tuple[object, ...]]:
+    for at, mix in enumerate(MIXES):
+        own = months[at * each : (at + 1) * each]
+        total = sum(own, Counter[str]())
+        causes = ", ".join(f"{name} {count}" for name, count in total.most_common())
+        yield mix, each, total.total(), max(month.total() for month in own), causes
+
+
 def _delay_rows(repetitions: int) -> Iterator[tuple[object, ...]]:
-    healthy = Truth()
+    before = Truth()
     for wanted, changed in shifts():
-        fields = [f for f in Truth.__slots__ if getattr(changed, f) != getattr(healthy, f)]
-        words = ", ".join(f"{f} {getattr(healthy, f):g} → {getattr(changed, f):g}" for f in fields)
+        fields = [f for f in Truth.__slots__ if getattr(changed, f) != getattr(before, f)]
+        words = ", ".join(f"{f} {getattr(before, f):g} → {getattr(changed, f):g}" for f in fields)
         delays = [delay(seed, changed, wanted) for seed in range(repetitions)]
         right = [item.right for item in delays if item.right is not None]
         yield (
@@ -107,12 +120,12 @@ def main() -> None:
     options = parser.parse_args()
     with Pool(options.processes) as pool:
         seeds = range(options.first_seed, options.first_seed + options.months)
-        months = pool.map(false_alarms, seeds, chunksize=1)
-    total = sum(months, Counter[str]())
-    worst = max(sum(month.values()) for month in months)
-    rows = [(name, count) for name, count in total.most_common()]
-    rows += [("all", total.total()), ("most in one month", worst), ("months", options.months)]
-    _write(options.out / "false_alarms.csv", ("cause", "alarms"), iter(rows))
+        months = pool.starmap(false_alarms, [(s, m) for m in MIXES for s in seeds], chunksize=1)
+    _write(
+        options.out / "false_alarms.csv",
+        ("mix", "months", "alarms", "most in one month", "causes"),
+        _alarm_rows(months, options.months),
+    )
     _write(
         options.out / "delays.csv",
         ("change", "cause", "named", "median periods", "most periods", "another name first"),

@@ -1,8 +1,10 @@
 """``make watch-demo``: deploy the demo's recommendation, watch it, break it, and see the alarm.
 
 Real vLLM on the CPU, real Prometheus and Alertmanager, ``whet watch``, and a webhook. The fault is
-a draft whose vocabulary is permuted: answers stay right, and every draft is refused. It ends with
-exit code 0 if the webhook received the alarm by its name within the stated delay.
+a draft whose vocabulary is permuted: answers stay right, and every draft is refused. The server is
+measured first, and gets half of the requests that it can answer, at most those of the log. It ends
+with exit code 0 if the webhook received the alarm by its name within the stated delay, with 75 if
+the machine is too busy, and with 1 otherwise.
 
     python scripts/watch_demo.py [--run runs/demo] [--out runs/watch-demo]
 """
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -33,7 +35,11 @@ from whet.engines.process import free_port
 
 SCRAPE_S: Final = 2.0
 HEALTHY_S: Final = 90.0
+VARIANT: Final = "spec+cache"
 CAUSE: Final = "draft_useless"
+TOO_BUSY: Final = 75
+LEAST_RPS: Final = 0.8
+"""Requests per second that the rules need: shares of requests count from 40 a minute on."""
 RULES: Final = ("WhetAcceptanceLengthBelowMeasured", "WhetAcceptanceRateBelowFloor")
 """The alerts of Prometheus' own rules that this fault has to raise."""
 _WHET: Final = (sys.executable, "-m", "whet")
@@ -116,6 +122,12 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
+def too_busy(why: str) -> None:
+    """End with its own exit code: nothing is shown of the watch."""
+    print(f"\nThe machine is too busy for this demo: {why}. End other work and start it again.")
+    sys.exit(TOO_BUSY)
+
+
 def whet(*words: object) -> None:
     """Run a command of whet and show it."""
     print(f"\n$ whet {' '.join(map(str, words))}", flush=True)
@@ -128,7 +140,7 @@ class Deployment:
     """The bundle's server, its traffic, and everything that watches it, on the loopback."""
 
     def __init__(self, bundle: Path, logs: Path, log: Path) -> None:
-        self.bundle, self.logs, self.log = bundle, logs, log
+        self.bundle, self.logs, self.log, self.speed = bundle, logs, log, 1.0
         self.port, self.watch, self.prometheus = free_port(), free_port(), free_port()
         self._server = ExitStack()
         logs.mkdir(parents=True, exist_ok=True)
@@ -143,7 +155,8 @@ class Deployment:
         self._server = ExitStack()
         log = self.logs / "engine.log"
         log.unlink(missing_ok=True)
-        self._server.enter_context(process(["bash", str(script)], log, PORT=str(self.port)))
+        words = ["bash", str(script)]
+        self.pid = self._server.enter_context(process(words, log, PORT=str(self.port))).pid
         wait_for(f"{self.url}/health")
 
     def stop(self) -> None:
@@ -189,20 +202,41 @@ class Deployment:
             wait_for(f"http://127.0.0.1:{alertmanager}/-/ready")
             yield
 
+    def capacity_rps(self) -> float:
+        """Requests of the log that the server answers per second, eight in flight."""
+        words = [*_WHET, "bench", self.url, "--trace", str(self.log), "--trace-speed", "1000"]
+        words += ["--max-concurrency", "8", "--num-prompts", "32", "--num-warmups", "8"]
+        done = subprocess.run([*words, "--json"], check=False, capture_output=True, text=True)
+        if not done.stdout:
+            sys.exit(f"error: the server could not be measured: {done.stderr.strip()[-300:]}")
+        return float(json.loads(done.stdout)["runs"][0]["request_throughput"])
+
+    def fit(self) -> None:
+        """Replay the log as fast as half of the capacity takes; end where that is too slow."""
+        times = [json.loads(line)["timestamp"] for line in self.log.read_text().splitlines()]
+        own_rps, capacity_rps = len(times) / (max(times) - min(times)), self.capacity_rps()
+        self.speed = min(1.0, capacity_rps / 2 / own_rps)
+        say(
+            f"the server answers {capacity_rps:.1f} requests/s; the log's {own_rps:.1f} are "
+            f"replayed at {self.speed:.0%} of their speed"
+        )
+        if self.speed * own_rps < LEAST_RPS:
+            too_busy(f"it answers {capacity_rps:.1f} requests/s, and {2 * LEAST_RPS} are needed")
+
     @contextmanager
     def traffic(self) -> Iterator[None]:
-        """The run's log at its own times, over and over."""
-        words = f"{sys.executable} -m whet bench {self.url} --trace {self.log} --trace-speed 1"
-        words += " --num-warmups 0 --workers 1 --timeout-s 30"
+        """The run's log, over and over, at the speed that the machine takes."""
+        words = f"{sys.executable} -m whet bench {self.url} --trace {self.log} --num-warmups 0"
+        words += f" --trace-speed {self.speed:.3g} --workers 1 --timeout-s 30"
         loop = f"while true; do {words}; sleep 0.2; done"
         with process(["bash", "-c", loop], self.logs / "traffic.log"):
             yield
 
     @contextmanager
-    def watched(self, state: Path) -> Iterator[None]:
+    def watched(self, state: Path, *, period_s: float = SCRAPE_S) -> Iterator[None]:
         """``whet watch`` on the bundle."""
         words = [*_WHET, "watch", str(self.bundle), "--url", self.url, "--state", str(state)]
-        words += ["--period", str(SCRAPE_S), "--listen", f"127.0.0.1:{self.watch}"]
+        words += ["--period", str(period_s), "--listen", f"127.0.0.1:{self.watch}"]
         with process(words, self.logs / "watch.log"):
             yield
 
@@ -227,11 +261,11 @@ def permuted_draft(bundle: Path, out: Path) -> Path:
     return script
 
 
-def demonstrate(run: Path, log: Path, out: Path, *, healthy_s: float = HEALTHY_S) -> bool:
+def demonstrate(run: Path, log: Path, out: Path, *, variant: str = VARIANT) -> bool:
     """The whole story; True where the webhook received the alarm and the alerts in time."""
     webhook, bundle = Webhook(), out / "deployment"
     webhook.start()
-    whet("deploy", run, "-o", bundle, "--variant", "spec+cache", "--scrape-interval", SCRAPE_S,
+    whet("deploy", run, "-o", bundle, "--variant", variant, "--scrape-interval", SCRAPE_S,
          "--webhook", webhook.url)  # fmt: skip
     here = Deployment(bundle, out / "logs", log)
     stated = notification_delay_s(SCRAPE_S)
@@ -239,14 +273,18 @@ def demonstrate(run: Path, log: Path, out: Path, *, healthy_s: float = HEALTHY_S
         stack.callback(here.stop)
         say(f"starting {bundle / 'serve.sh'}")
         here.serve(bundle / "serve.sh")
+        here.fit()
         stack.enter_context(here.monitored(free_port()))
         traffic = stack.enter_context(ExitStack())
         traffic.enter_context(here.traffic())
         stack.enter_context(here.watched(out / "watch"))
         say(f"serving, watched by Prometheus (127.0.0.1:{here.prometheus}) and whet watch")
-        time.sleep(healthy_s)
+        time.sleep(HEALTHY_S)
         before = webhook.names()
-        say(f"healthy for {healthy_s:g} s; alerts: {', '.join(sorted(before)) or 'none'}")
+        rules = set(RULES) - before
+        if before & set(RULES):
+            say("an alert of the acceptance rules fires already: the other one has to follow")
+        say(f"healthy for {HEALTHY_S:g} s; alerts: {', '.join(sorted(before)) or 'none'}")
         script = permuted_draft(bundle, out)
         say("the fault: the engine is restarted with a draft whose vocabulary is permuted")
         traffic.close()
@@ -254,13 +292,17 @@ def demonstrate(run: Path, log: Path, out: Path, *, healthy_s: float = HEALTHY_S
         traffic.enter_context(here.traffic())
         began = time.time()
         say(f"serving again; stated delay: {stated:g} s once requests arrive")
-        named = await_alerts(webhook, began, stated + 10)
+        named = await_alerts(webhook, began, stated + 10, rules) and CAUSE not in before
+        if not named and (now_rps := here.capacity_rps()) < 2 * LEAST_RPS:
+            too_busy(f"it answers {now_rps:.1f} requests/s now, next to the demo's own traffic")
     proposal = out / "watch" / "proposals" / f"{CAUSE}.yaml"
     say(f"proposed run: {proposal}" if proposal.exists() else "no run was proposed")
-    return named and proposal.exists() and not before & {CAUSE, *RULES}
+    return named and proposal.exists()
 
 
-def await_alerts(webhook: Webhook, began: float, seconds: float) -> bool:
+def await_alerts(
+    webhook: Webhook, began: float, seconds: float, rules: Collection[str] = RULES
+) -> bool:
     """Report alerts as they come until the cause and one of the rules are there."""
     reported: set[str] = set()
     while time.time() - began < seconds:
@@ -272,7 +314,7 @@ def await_alerts(webhook: Webhook, began: float, seconds: float) -> bool:
                 say(
                     f"webhook, {at - began:.0f} s after the fault: {labels['alertname']}: {summary}"
                 )
-        if CAUSE in reported and reported & set(RULES):
+        if CAUSE in reported and reported & set(rules):
             return True
         time.sleep(0.5)
     return False

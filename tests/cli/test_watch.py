@@ -112,14 +112,26 @@ def test_an_alarm_that_cleared_no_longer_counts(whet: Whet, run: Path, tmp_path:
 
 
 def test_a_state_that_cannot_be_written_is_said(whet: Whet, run: Path, tmp_path: Path) -> None:
-    state = tmp_path / "state"
+    state, bundle = tmp_path / "state", write_bundle(tmp_path / "bundle", run)
     (state / "state.json").mkdir(parents=True)
-    said = whet("watch", run, *NOWHERE, "--state", state, "--periods", 1)
+    (bundle / "watch" / "golden.json").unlink()
+    path = bundle / "watch" / "envelope.json"
+    fits = {"engine_version": "scripted", "series": []}
+    path.write_text(json.dumps(json.loads(path.read_text()) | fits))
+    with scripted_server(model="target") as server:
+        words = ("--url", server.url, "--listen", "off", "--state", state, "--periods", 1)
+        said = whet("watch", bundle, *words)
     assert "state.json" in said.sentence(StorageError.exit_code)
     assert "cannot write" in said.out
     said = whet("watch", run, *NOWHERE, "--state", state, "--periods", 4)
     assert said.code == NothingQualifiesError.exit_code
     assert [f"in a row: {count}" in said.out for count in (1, 2, 3, 4)] == [True, True, False, True]
+
+
+def test_a_dead_port_is_said_in_the_first_period(whet: Whet, run: Path, tmp_path: Path) -> None:
+    said = whet("watch", run, *NOWHERE, "--state", tmp_path / "state", "--periods", 1)
+    assert said.code == NothingQualifiesError.exit_code
+    assert "is not what was measured: unreachable" in said.err
 
 
 @pytest.mark.parametrize("text", [None, "", "other:a_total 1\n"])
@@ -157,10 +169,21 @@ def test_a_bundle_and_its_run_are_watched_alike_and_the_watch_goes_on(
             said = whet("watch", source, *words, "--state", state)
             assert said.code in (0, NothingQualifiesError.exit_code), said.err
     starts = [line for line in journal(state) if line["kind"] == "stop"]
-    assert [line["periods"] for line in starts] == [3, 6]
+    assert [line["periods"] for line in starts] == [4, 7]  # a mismatch is looked at again at once
     causes = {line["cause"] for line in journal(state) if line["kind"] == "alarm"}
     assert "engine_version" in causes  # the scripted server is no vLLM 0.32
     assert (state / "proposals" / "engine_version.yaml").exists()
+
+
+def test_what_the_learned_references_wait_for_is_said(
+    whet: Whet, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.flow.watch.watch._LEARN_S", 0.0)
+    with scripted_server(model="target", tokens_per_chunk=4) as server:
+        words = ("--url", server.url, "--listen", "off", "--period", 0.5, "--periods", 1)
+        said = whet("watch", run, *words, "--state", tmp_path / "state")
+    assert "the learned references wait for" in said.out
+    assert "of 10 answers to a fixed prompt" in " ".join(said.out.split())
 
 
 def test_the_key_of_the_bundle_is_sent(whet: Whet, run: Path, tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from benchmarks.watch_false_alarms import delay, false_alarms
 
-from tests.watch.traffic import Deployment, Truth, shifts, simulated_references
+from tests.watch.traffic import DAY, MIXES, Deployment, Truth, shifts, simulated_references
 from whet.core import counters
 from whet.core.records.quality_checks import GoldenProbes
 from whet.watch.causes import CAUSES
+from whet.watch.mismatches import mismatches
 from whet.watch.observation import Answers, Observation, Scrape, window_between
-from whet.watch.signals import References, mismatches
+from whet.watch.signals import References
 from whet.watch.state import WatchState, advance
 
 HEALTHY = 70
@@ -277,6 +278,51 @@ def test_a_month_of_healthy_traffic_raises_at_most_one_alarm() -> None:
     assert false_alarms(7).total() <= 1
 
 
+@pytest.mark.parametrize("mix", MIXES[1:])
+def test_a_mix_that_swings_within_a_day_or_a_week_is_no_change(mix: str) -> None:
+    assert false_alarms(11, mix, periods=8 * DAY).total() <= 1
+
+
+def test_traffic_above_what_was_measured_is_load_and_not_slowness() -> None:
+    assert run_fault(lambda look, _: look, truth=Truth(rps=40.0)) == ["load_above_measured"]
+
+
+def test_a_slow_machine_is_not_load() -> None:
+    """It has more requests in flight, and a queue, at the same arrivals."""
+    slow = Truth(tpot=8.0, ttft=8.0, waiting=20.0)
+    assert run_fault(lambda look, _: look, truth=slow) == ["slower_than_measured"]
+
+
+def test_other_weights_are_named_by_one_whole_set() -> None:
+    references = simulated_references()
+    assert references.golden is not None
+    logprobs = {probe.id: -2.06 for probe in references.golden.probes}
+    names = run_fault(lambda look, _: replace(look, answers=Answers(logprobs=logprobs)), periods=1)
+    assert names == ["answers_changed"]
+
+
+def test_a_figure_that_stays_lower_for_a_day_is_named() -> None:
+    """By 12%: within a day that is no change."""
+    found = delay(3, Truth(acceptance=0.88 * 3.85), "acceptance_of_traffic_fell")
+    assert (found.name, found.right is not None) == ("acceptance_of_traffic_fell", True)
+    assert DAY / 2 < (found.right or 0) <= 2 * DAY
+
+
+def test_a_restart_forgets_what_the_old_process_summed_up() -> None:
+    deployment, references = Deployment(np.random.default_rng(0)), simulated_references()
+    state = WatchState(run="", variant="")
+    for period in range(80):
+        look = deployment.observe(period, Truth())
+        look = busy(look, period) if 40 <= period < 60 else look
+        if period >= 60:
+            assert look.before is not None
+            look = scraped(look, values={**look.before.values, counters.PROCESS_START: 9e9})
+        done = advance(state, look, references)
+        assert not done.findings or period < 60
+        assert done.findings or period != 59
+        state = done.state
+
+
 def test_a_restart_of_the_engine_is_no_alarm() -> None:
     deployment = Deployment(np.random.default_rng(0), restart_every=400)
     state, references = WatchState(run="", variant=""), simulated_references()
@@ -284,6 +330,21 @@ def test_a_restart_of_the_engine_is_no_alarm() -> None:
         done = advance(state, deployment.observe(period, Truth()), references)
         assert not done.findings
         state = done.state
+
+
+@pytest.mark.parametrize("cause", ["unreachable", "unauthorized", "hung"])
+def test_one_answer_ends_a_silence(cause: str) -> None:
+    """It hides what else changed: another version is named as soon as it would be without it."""
+    deployment, references = Deployment(np.random.default_rng(0)), simulated_references()
+    state, begun = WatchState(run="", variant=""), list[tuple[int, str]]()
+    for period in range(12):
+        look = deployment.observe(period, Truth())
+        if period >= 4:
+            look = HARD[cause](look, period) if period < 8 else replace(look, version="0.34.0")
+        done = advance(state, look, references)
+        begun += [(period, finding.cause.name) for finding in done.begun]
+        state = done.state
+    assert begun == [(5, cause), (9, "engine_version")]
 
 
 def test_a_fault_that_ends_is_cleared() -> None:
@@ -350,4 +411,8 @@ def test_a_length_that_follows_the_load_is_no_change() -> None:
     def change(look: Observation, period: int) -> Observation:
         return busy(one_token(look, period), period)
 
-    assert "draft_length_changed" not in run_fault(change, periods=5)
+    references = simulated_references()
+    follows = replace(references.envelope, draft_follows_load=True)
+    names = run_fault(change, replace(references, envelope=follows), periods=10)
+    assert names == ["load_above_measured"]
+    assert run_fault(change, periods=5)[0] == "draft_length_changed"

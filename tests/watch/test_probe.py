@@ -2,9 +2,11 @@
 
 import json
 import math
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,16 +14,17 @@ import pytest
 from tests.scripted_server import ScriptedServer, scripted_server
 from tests.watch.traffic import simulated_references
 from whet.core import counters
+from whet.watch.mismatches import mismatches
 from whet.watch.observation import GOLDEN_PER_PERIOD
 from whet.watch.probe import (
     SAMPLES,
     Target,
+    identity_of,
     next_probes,
     observe,
     probe_share,
     read_scrape,
 )
-from whet.watch.signals import mismatches
 
 REFERENCES = simulated_references()
 ABSURD = (math.nan, math.inf, 10**400, "x", [], None)
@@ -150,9 +153,51 @@ def test_another_model_gets_no_probe(server: ScriptedServer) -> None:
 
 
 def test_a_period_without_a_turn_reads_only(server: ScriptedServer) -> None:
-    look = observe(target(server.url), turn=None, cursor=0)
+    first = observe(target(server.url), turn=0, cursor=0)
+    server.requests.clear()
+    look = observe(target(server.url), turn=None, cursor=0, checked=identity_of(first))
     assert look.before is not None
     assert server.requests == []
+
+
+def test_a_server_that_was_not_checked_is_asked_the_whole_set(server: ScriptedServer) -> None:
+    first = observe(target(server.url), turn=None, cursor=0)
+    assert first.answers is not None
+    assert REFERENCES.golden is not None
+    whole = len(server.requests)
+    server.requests.clear()
+    observe(target(server.url), turn=0, cursor=0, checked=identity_of(first))
+    assert whole - len(server.requests) == len(REFERENCES.golden.probes) - GOLDEN_PER_PERIOD
+    server.counters[counters.PROCESS_START] = 99.0
+    server.requests.clear()
+    observe(target(server.url), turn=None, cursor=0, checked=identity_of(first))
+    assert len(server.requests) == whole
+
+
+def test_a_probe_that_times_out_while_tokens_come_is_no_hang(server: ScriptedServer) -> None:
+    server.script = replace(server.script, ttft_s=30.0)
+    tokens = count(1)
+    server.metrics_text = lambda: f"{counters.GENERATED} {next(tokens)}\n"  # type: ignore[method-assign]
+    look = observe(target(server.url), turn=0, cursor=0)
+    assert look.speed_error is not None
+    assert not {"hung", "probe_failed"} & mismatches(look, None, REFERENCES, None).keys()
+
+
+def test_a_server_that_stands_still_is_probed_whatever_waits(server: ScriptedServer) -> None:
+    first = observe(target(server.url), turn=0, cursor=0)
+    server.counters |= {counters.RUNNING: 3.0, counters.WAITING: 30.0, counters.GENERATED: 5.0}
+    last = observe(target(server.url), turn=None, cursor=0, checked=identity_of(first)).before
+    server.requests.clear()
+    observe(target(server.url), turn=None, cursor=0, checked=identity_of(first))
+    assert server.requests == []
+    observe(target(server.url), turn=None, cursor=0, checked=identity_of(first), last=last)
+    assert server.requests
+
+
+def test_a_server_that_takes_connections_and_says_nothing_hangs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        said = silence(f"http://127.0.0.1:{listening.getsockname()[1]}")
+    assert said.startswith("hung: ")
 
 
 def test_every_golden_probe_has_its_turn() -> None:

@@ -111,7 +111,9 @@ def simulated_references() -> References:
 class Truth:
     """What the traffic and the server are; a shift replaces a field.
 
-    Rates are per second; ``tpot`` and ``ttft`` are factors on the measured means.
+    Rates are per second; ``tpot`` and ``ttft`` are factors on the measured means. ``acceptance``
+    and ``hit_rate`` swing by ``acceptance_swing`` and ``hit_swing`` of themselves within a day;
+    ``burst`` is the coefficient of variation of the rate from minute to minute.
     """
 
     rps: float = 6.0
@@ -126,6 +128,9 @@ class Truth:
     waiting: float = 0.02
     kv_usage: float = 0.2
     long_prompts: float = 0.0
+    acceptance_swing: float = 0.03
+    hit_swing: float = 0.05
+    burst: float = 0.0
 
 
 class Deployment:
@@ -182,22 +187,24 @@ class Deployment:
     def _count(self, truth: Truth, day: float) -> float:
         """Add one period of traffic to the counters, and return its requests.
 
-        The rate swings by 60% over a day, acceptance by 3%, hits by 5% and lengths a little.
+        The rate swings by 60% over a day, lengths a little, acceptance and hits by their swings.
         """
         rng, slow = self._rng, self._slow
         rate = truth.rps * (1 + 0.6 * day) * math.exp(slow["load"])
+        if truth.burst:
+            rate *= rng.gamma(truth.burst**-2, truth.burst**2)
         requests = int(rng.poisson(rate * PERIOD_S))
         if requests == 0:
             return 0.0
-        length = truth.acceptance * (1 + 0.03 * day + slow["acceptance"])
+        length = truth.acceptance * (1 + truth.acceptance_swing * day + slow["acceptance"])
         tokens = 65.0 * requests
         drafts = tokens / length
         spread = 2.0 * math.sqrt(4.0 / drafts)  # four tokens of a request as one (watch.signals)
         accepted = drafts * (length - 1 + rng.normal(0, spread))
-        hits = truth.hit_rate * (1 + 0.05 * day + slow["hits"])
+        hits = truth.hit_rate * (1 + truth.hit_swing * day + slow["hits"])
         hits += rng.normal(0, 0.35 / math.sqrt(requests))
-        load = max(1.0, min(10.0, rate * 0.6))
-        share = min(1.0, math.log(load + 1) / math.log(8.0))
+        load = in_flight(rate, truth)
+        share = _share(load + 1)
         tpot = (0.0045 + share * 0.0035) * truth.tpot * math.exp(slow["tpot"])
         tpot *= math.exp(rng.normal(0, 0.3 / math.sqrt(requests)))
         ttft = (0.04 + share * 0.04) * truth.ttft * math.exp(slow["ttft"])
@@ -245,8 +252,7 @@ class Deployment:
     def _probes(self, period: int, truth: Truth, rate: float) -> dict[str, Any]:
         """The probes' own figures; one in a hundred is slow threefold, as by a hiccup."""
         rng = self._rng
-        load = max(1.0, min(10.0, rate * 0.6))
-        share = math.log(load) / math.log(8.0)
+        share = _share(in_flight(rate, truth))
         hiccup = 3.0 if rng.random() < 0.01 else 1.0
         tpot = (0.0045 + share * 0.0035) * truth.tpot * math.exp(rng.normal(0, 0.15)) * hiccup
         ttft = (0.04 + share * 0.04) * truth.ttft * math.exp(rng.normal(0, 0.3)) * hiccup
@@ -277,30 +283,64 @@ _WANDER: Final = {
 """Standard deviations of the logarithms (of shares: of the value over its mean)."""
 
 
+def _share(load: float) -> float:
+    """Where a load is between the measured ones, 1 and 8; above them it goes on."""
+    return math.log(max(1.0, load)) / math.log(8.0)
+
+
+def in_flight(rate: float, truth: Truth) -> float:
+    """Requests in flight at ``rate`` per second, by Little's law: as many as its latency makes."""
+    load = 1.0
+    for _ in range(20):
+        share = _share(load + 1)
+        ttft_s, tpot_s = (0.04 + share * 0.04) * truth.ttft, (0.0045 + share * 0.0035) * truth.tpot
+        load = rate * (ttft_s + 65 * tpot_s)
+    return load
+
+
 def _cumulative(counts: Any) -> tuple[tuple[float, float], ...]:
     edges = (*_LENGTHS.edges, math.inf)
     return tuple(zip(edges, np.cumsum(counts).tolist(), strict=True))
 
 
+def healthy(mix: str, period: int) -> Truth:
+    """The truth of one period of a month in which nothing is wrong."""
+    truth, weekend = Truth(), period // DAY % 7 >= 5
+    return {
+        "stationary": truth,
+        "acceptance ±11% over a day": replace(truth, acceptance_swing=0.11),
+        "hits ±11% over a day": replace(truth, hit_swing=0.11),
+        "weekends -8%": replace(truth, acceptance=3.54, hit_rate=0.478) if weekend else truth,
+        "traffic +20% in the month": replace(truth, rps=6.0 + 1.2 * period / PERIODS_30_DAYS),
+        "bursts, cv 1": replace(truth, burst=1.0),
+    }[mix]
+
+
+MIXES: Final = (
+    *("stationary", "acceptance ±11% over a day", "hits ±11% over a day", "weekends -8%"),
+    *("traffic +20% in the month", "bursts, cv 1"),
+)
+
+
 def shifts() -> Iterator[tuple[str, Truth]]:
     """Lasting changes, each with the cause that the watch has to name."""
-    healthy = Truth()
+    before = Truth()
     for share in (0.85, 0.8, 0.7):
-        yield "acceptance_of_traffic_fell", replace(healthy, acceptance=share * healthy.acceptance)
-        yield "prefix_hits_fell", replace(healthy, hit_rate=share * healthy.hit_rate)
+        yield "acceptance_of_traffic_fell", replace(before, acceptance=share * before.acceptance)
+        yield "prefix_hits_fell", replace(before, hit_rate=share * before.hit_rate)
     for share in (0.9, 0.8, 0.6):
-        changed = share * healthy.probe_acceptance
-        yield "draft_changed", replace(healthy, probe_acceptance=changed, acceptance=changed)
+        changed = share * before.probe_acceptance
+        yield "draft_changed", replace(before, probe_acceptance=changed, acceptance=changed)
     for factor in (1.3, 1.5, 2.0):
-        yield "slower_than_measured", replace(healthy, tpot=factor)
+        yield "slower_than_measured", replace(before, tpot=factor)
     for factor in (2.0, 3.0):
-        yield "first_token_slower", replace(healthy, ttft=factor)
+        yield "first_token_slower", replace(before, ttft=factor)
     for nats in (0.03, 0.05, 0.1):
-        yield "answers_changed", replace(healthy, golden_nats=nats)
+        yield "answers_changed", replace(before, golden_nats=nats)
     for errors in (0.02, 0.05):
-        yield "errors", replace(healthy, errors=errors)
+        yield "errors", replace(before, errors=errors)
     for nats in (-1.2, -0.8, -0.3):
-        yield "sampling_changed", replace(healthy, sampled_nats=nats)
-    yield "queue_growing", replace(healthy, waiting=8.0)
-    yield "kv_cache_exhausted", replace(healthy, kv_usage=0.96)
-    yield "prompt_lengths_changed", replace(healthy, long_prompts=0.8)
+        yield "sampling_changed", replace(before, sampled_nats=nats)
+    yield "queue_growing", replace(before, waiting=8.0)
+    yield "kv_cache_exhausted", replace(before, kv_usage=0.96)
+    yield "prompt_lengths_changed", replace(before, long_prompts=0.8)

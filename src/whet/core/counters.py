@@ -22,6 +22,8 @@ WAITING: Final = "vllm:num_requests_waiting"
 KV_USAGE: Final = "vllm:kv_cache_usage_perc"
 TTFT: Final = "vllm:time_to_first_token_seconds"
 TPOT: Final = "vllm:request_time_per_output_token_seconds"
+ITL: Final = "vllm:inter_token_latency_seconds"
+"""Grows with every step of a request, not when it ends as TPOT and E2E."""
 E2E: Final = "vllm:e2e_request_latency_seconds"
 CACHE_CONFIG: Final = "vllm:cache_config_info"
 LORA_RUNNING: Final = 'vllm:lora_requests_info{running_lora_adapters="'

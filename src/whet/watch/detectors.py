@@ -26,17 +26,14 @@ REPEATS: Final = 2
 """Periods in a row in which a mismatch has to be seen."""
 
 WARM_UP: Final = 60
+LEAST: Final = 10
+"""Values after which a learned reference counts; it is learned further up to ``WARM_UP``."""
+DAY_S: Final = 86400.0
 
 PSI_LIMIT: Final = 0.25
 PSI_REQUESTS: Final = 500
 PSI_PERIODS: Final = 60
 PSI_WINDOWS: Final = 2
-
-
-def periods_between_false_alarms(threshold: float = THRESHOLD, slack: float = SLACK) -> float:
-    """Expected periods between false alarms of one CUSUM at its edge, by Siegmund's formula."""
-    b = threshold + 1.166
-    return (math.exp(2 * slack * b) - 2 * slack * b - 1) / (2 * slack**2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +78,32 @@ class Repeated:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """A counted figure, ``part`` ÷ ``whole``, of ``count`` independent ones."""
+
+    part: float = 0.0
+    whole: float = 0.0
+    count: float = 0.0
+
+    def __add__(self, other: Share) -> Share:
+        """Add up two windows."""
+        return Share(
+            part=self.part + other.part,
+            whole=self.whole + other.whole,
+            count=self.count + other.count,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DayShare:
+    """A share of the day that began at ``began_s``. ``below``: the day before was too low."""
+
+    began_s: float
+    share: Share = Share()
+    below: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LengthDrift:
     """Tokens per request against the run's, over windows of an hour and 500 requests or more.
 
@@ -114,15 +137,15 @@ class LengthDrift:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learned:
-    """A reference that the run could not give, from the first ``WARM_UP`` periods (Welford)."""
+    """A reference that the run could not give, from the first ``WARM_UP`` values (Welford)."""
 
     count: int = 0
     mean: float = 0.0
     squares: float = 0.0
 
     def add(self, value: float) -> Learned:
-        """The reference with one more value, unchanged once it is complete."""
-        if self.complete:
+        """The reference with one more value, unchanged once it has ``WARM_UP``."""
+        if self.count >= WARM_UP:
             return self
         count = self.count + 1
         mean = self.mean + (value - self.mean) / count
@@ -132,7 +155,7 @@ class Learned:
     @property
     def complete(self) -> bool:
         """Whether readings may be compared with it."""
-        return self.count >= WARM_UP
+        return self.count >= LEAST
 
     @property
     def deviation(self) -> float:

@@ -79,6 +79,7 @@ def envelope_of(run: Run, variant: str, point: Load) -> Envelope:
         prompt_tokens=_lengths(prompts),
         output_tokens=_lengths(outputs),
         series=_series(trials),
+        draft_follows_load=speculation is not None and bool(speculation.by_load),
     )
 
 

@@ -134,9 +134,30 @@ class Window:
 
     @property
     def in_flight(self) -> float | None:
-        """Requests in flight: the time that the finished ones took ÷ the window's (Little)."""
-        e2e_s = self.rise(f"{counters.E2E}_sum")
-        return None if e2e_s is None else e2e_s / max(1e-9, self.seconds)
+        """Requests in flight: the time that they spent ÷ the window's (Little).
+
+        Of steps where the engine counts them, else of the requests that finished.
+        """
+        steps_s, ttft_s = (self.rise(f"{name}_sum") for name in (counters.ITL, counters.TTFT))
+        spent_s = self.rise(f"{counters.E2E}_sum")
+        if steps_s is not None and ttft_s is not None:
+            spent_s = steps_s + ttft_s
+        return None if spent_s is None else spent_s / max(1e-9, self.seconds)
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean seconds per output token after the first; None where none was generated."""
+        steps_s, firsts = self.rise(f"{counters.ITL}_sum"), self.rise(f"{counters.TTFT}_count")
+        tokens = (self.rise(counters.GENERATED) or 0.0) - (firsts or 0.0)
+        if steps_s is None or firsts is None:
+            return self.mean(counters.TPOT)
+        return steps_s / tokens if tokens > 0 and steps_s > 0 else None
+
+    @property
+    def still(self) -> bool:
+        """Whether requests run, and nothing was generated or finished."""
+        runs = [scrape.values.get(counters.RUNNING) for scrape in (self.earlier, self.later)]
+        return all(runs) and not self.rise(counters.GENERATED) and not self.requests
 
     def rise(self, name: str) -> float | None:
         """Return how much a counter rose; None where the engine does not export it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import psutil
 
 from whet.client import CompletionCall, Failure, HttpError, StreamClient, post_many, run_async
 from whet.client.counters import info_labels, parse_buckets, parse_counters, rename_counters
+from whet.client.endpoint import Endpoint
 from whet.client.simple import get
 from whet.core import counters
 from whet.core.errors import EngineLostError
@@ -21,6 +23,7 @@ from whet.core.records.envelope import Envelope
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes
 from whet.quality.asking import ModelEndpoint
 from whet.quality.golden import take_golden
+from whet.watch.mismatches import hangs, timed_out
 from whet.watch.observation import (
     GOLDEN_PER_PERIOD,
     OUTPUT_LENGTHS,
@@ -29,6 +32,7 @@ from whet.watch.observation import (
     Observation,
     Scrape,
     Speed,
+    window_between,
 )
 
 SPEED_TOKENS: Final = 32
@@ -40,6 +44,9 @@ _LEAST_LOGPROB: Final = -1e6
 _CHAT: Final = ({"role": "user", "content": "Name one color."},)
 _NAME: Final = re.compile(r"([A-Za-z_:][\w:]*)")
 _UNAUTHORIZED: Final = (401, 403)
+
+Identity = tuple[float | None, str | None, frozenset[tuple[str, int | None]]]
+"""Start of the process, version of the engine, served models."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +79,19 @@ def probe_share(target: Target, period_s: float) -> float:
     return max(read / max(1.0, tokens_in), written / max(1.0, capacity.tps * period_s))
 
 
-def observe(target: Target, *, turn: int | None, cursor: int) -> Observation:
+def observe(
+    target: Target,
+    *,
+    turn: int | None,
+    cursor: int,
+    last: Scrape | None = None,
+    checked: Identity | None = None,
+) -> Observation:
     """One period: read the server, and probe it unless it is under pressure.
 
     ``turn`` counts the periods with probes from 0 and is None for one without; ``cursor`` is the
-    first golden probe. Never raises for what the server does: that is the observation.
+    first golden probe. A server that is not ``checked`` is asked the whole set, and one that stands
+    still since ``last`` is probed whatever waits. Never raises for what the server does.
     """
     at, at_s = now(), time.time()
     try:
@@ -87,7 +102,8 @@ def observe(target: Target, *, turn: int | None, cursor: int) -> Observation:
         silence = "unauthorized" if refused else "unreachable"
         return Observation(at=at, at_s=at_s, silence=f"{silence}: {error}")
     except EngineLostError as error:
-        return Observation(at=at, at_s=at_s, silence=f"unreachable: {error}")
+        silence = "hung" if _accepts(target) else "unreachable"
+        return Observation(at=at, at_s=at_s, silence=f"{silence}: {error}")
     look = Observation(
         at=at,
         at_s=at_s,
@@ -95,39 +111,70 @@ def observe(target: Target, *, turn: int | None, cursor: int) -> Observation:
         models=models,
         before=before,
         steal=_stolen() if target.local else None,
-        skipped=_pressure(before),
     )
-    if turn is None or look.skipped is not None or target.envelope.model not in models:
+    window = window_between(last, before) if last is not None and before is not None else None
+    still = window is not None and window.still
+    if not still:
+        look = replace(look, skipped=_pressure(before, target.envelope))
+    whole = identity_of(look) != checked
+    due = turn is not None or still or whole
+    if not due or look.skipped is not None or target.envelope.model not in models:
         return look
-    return _probe(target, look, turn, cursor)
+    return _probe(target, look, turn or 0, next_probes(target.golden, cursor, whole=whole))
 
 
-def _probe(target: Target, look: Observation, turn: int, cursor: int) -> Observation:
-    chosen = next_probes(target.golden, cursor)
+def identity_of(look: Observation) -> Identity:
+    """What is different when another process, version or model answers."""
+    start = None if look.before is None else look.before.process_start
+    return start, look.version, frozenset((look.models or {}).items())
+
+
+def _probe(
+    target: Target, look: Observation, turn: int, chosen: Sequence[GoldenProbe]
+) -> Observation:
     speed, error = _speed(target, chosen)
-    if error is not None:  # an engine that does not answer is not asked more
-        return replace(look, speed_error=error)
+    look = replace(look, speed=speed, speed_error=error)
+    if error is not None:
+        look = _again(target, look)
+        if hangs(look) or not timed_out(look):  # it is not asked more
+            return look
+        chosen = chosen[:GOLDEN_PER_PERIOD]  # each may time out too
     look = replace(
         look,
-        speed=speed,
         answers=_answers(target, chosen),
-        sampled=_sampled(target, chosen),
+        sampled=_sampled(target, chosen) if error is None else None,
         chat_prompt_tokens=_chat(target) if turn % CHAT_EVERY == 0 else None,
     )
+    return _again(target, look)
+
+
+def _again(target: Target, look: Observation) -> Observation:
+    """The observation with the counters of now."""
     try:
-        after = _scrape(target)
+        return replace(look, after=_scrape(target))
     except (HttpError, EngineLostError):
         return look
-    return replace(look, after=after)
 
 
-def next_probes(golden: GoldenProbes | None, cursor: int) -> tuple[GoldenProbe, ...]:
-    """The golden probes of one period, in turn."""
+def next_probes(
+    golden: GoldenProbes | None, cursor: int, *, whole: bool = False
+) -> tuple[GoldenProbe, ...]:
+    """The golden probes of one period, in turn; the ``whole`` set where it has to be sure."""
     if golden is None or not golden.probes:
         return ()
     count = len(golden.probes)
-    places = range(cursor, cursor + min(GOLDEN_PER_PERIOD, count))
+    places = range(cursor, cursor + (count if whole else min(GOLDEN_PER_PERIOD, count)))
     return tuple(golden.probes[at % count] for at in places)
+
+
+def _accepts(target: Target) -> bool:
+    """Whether the server takes connections, although it does not answer."""
+    endpoint = Endpoint.parse(target.url)
+    try:
+        socket.create_connection((endpoint.host, endpoint.port), timeout=target.timeout_s).close()
+    except OSError:
+        return False
+    return True
 
 
 def _scrape(target: Target) -> Scrape | None:
@@ -178,11 +225,11 @@ def _json(target: Target, path: str) -> dict[str, Any]:
     return reply if isinstance(reply, dict) else {}
 
 
-def _pressure(scrape: Scrape | None) -> str | None:
-    """Why the probes are left out now, or None."""
+def _pressure(scrape: Scrape | None, envelope: Envelope) -> str | None:
+    """Why the probes are left out now, or None. A request may wait for one step."""
     if scrape is None:
         return None
-    if (scrape.values.get(counters.WAITING) or 0) >= 1:
+    if (scrape.values.get(counters.WAITING) or 0) > envelope.in_flight / 4:
         return "requests wait"
     if (scrape.values.get(counters.KV_USAGE) or 0) > _KV_PRESSURE:
         return "the KV cache is nearly full"
@@ -228,6 +275,8 @@ def _answers(target: Target, probes: Sequence[GoldenProbe]) -> Answers | None:
     questions = [(probe.id, probe.prompt) for probe in probes]
     follow = [probe.tokens[0].token_id for probe in probes]
     taken = take_golden(endpoint, questions, target.golden.variant, follow=follow, repetitions=1)
+    if taken.missing is not None and "timeout" in taken.missing:
+        return None
     logprobs = {probe.id: probe.tokens[0].mean for probe in taken.probes}
     return Answers(logprobs=logprobs, error=taken.missing, broken=taken.broken)
 

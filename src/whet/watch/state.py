@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from whet.core.records.envelope import Envelope
 from whet.watch.causes import Finding, diagnose
-from whet.watch.detectors import Cusum, Learned, LengthDrift, Repeated
+from whet.watch.detectors import DAY_S, Cusum, DayShare, Learned, LengthDrift, Repeated
+from whet.watch.mismatches import mismatches
 from whet.watch.observation import (
     GOLDEN_PER_PERIOD,
     OUTPUT_LENGTHS,
@@ -18,13 +20,23 @@ from whet.watch.observation import (
     length_counts,
     window_between,
 )
-from whet.watch.signals import Reading, References, learn, mismatches, readings
+from whet.watch.signals import (
+    Reading,
+    References,
+    fallen,
+    learn,
+    readings,
+    shares,
+)
 
 _RESTARTS: Final = 3
 _RETURNS: Final = 2
 _WITHIN_S: Final = 3600.0
-_HARMLESS: Final = ("load", "traffic")
+_HARMLESS: Final = ("load", "traffic", "machine")
 """Changes during which a fixed prompt is still answered as before, so that it may be learned."""
+_SILENCES: Final = ("unreachable", "unauthorized", "hung")
+"""They hide all others, and one answer ends them."""
+_SURE: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +56,7 @@ class WatchState:
     repeated: Mapping[str, Repeated] = field(default_factory=dict)
     prompt_lengths: LengthDrift = field(default_factory=LengthDrift)
     output_lengths: LengthDrift = field(default_factory=LengthDrift)
+    days: Mapping[str, DayShare] = field(default_factory=dict)
     learned: Mapping[str, Learned] = field(default_factory=dict)
     chat_prompt_tokens: int | None = None
     last: Scrape | None = None
@@ -58,6 +71,7 @@ class WatchState:
         """Every detector that alarms, with its last figure in words."""
         names = [name for name, cusum in self.cusums.items() if cusum.active]
         names += [name for name, count in self.repeated.items() if count.active]
+        names += [f"{name}_day" for name, day in self.days.items() if day.below]
         names += ["prompt_lengths"] * self.prompt_lengths.active
         names += ["output_lengths"] * self.output_lengths.active
         return {name: self.words.get(name, name) for name in names}
@@ -87,6 +101,7 @@ def advance(state: WatchState, look: Observation, references: References) -> Per
     if len(state.restarts) >= _RESTARTS:
         wrong["restart_loop"] = f"{len(state.restarts)} restarts of the engine within an hour"
     state = _with_lengths(_count(state, look, every, wrong), look, references)
+    state = _with_days(state, look, window, references.envelope)
     findings = tuple(diagnose(state.active()))
     if all(item.cause.what in _HARMLESS for item in findings):
         state = replace(
@@ -114,7 +129,10 @@ def advance(state: WatchState, look: Observation, references: References) -> Per
 
 
 def _processes(state: WatchState, look: Observation) -> WatchState:
-    """Count restarts, and answers of a process that a newer one should have replaced."""
+    """Count restarts, and answers of a process that a newer one should have replaced.
+
+    What was summed up of an earlier process says nothing of a new one.
+    """
     start = None if look.before is None else look.before.process_start
     if start is None:
         return state
@@ -123,6 +141,7 @@ def _processes(state: WatchState, look: Observation) -> WatchState:
     returns = [at for at in state.returns if look.at_s - at < _WITHIN_S]
     if newest is not None and start > newest:
         restarts.append(look.at_s)
+        state = replace(state, cusums={})
     elif newest is not None and start < newest and start != last:
         returns.append(look.at_s)
     return replace(
@@ -136,10 +155,9 @@ def _processes(state: WatchState, look: Observation) -> WatchState:
 def _count(
     state: WatchState, look: Observation, every: tuple[Reading, ...], wrong: Mapping[str, str]
 ) -> WatchState:
-    cusums = {
-        **state.cusums,
-        **{x.signal: state.cusums.get(x.signal, Cusum()).add(x.z) for x in every},
-    }
+    cusums = dict(state.cusums)
+    for reading in every:
+        cusums[reading.signal] = cusums.get(reading.signal, Cusum()).add(reading.z)
     # What only a probe shows stays as it is in a period without that probe.
     unsent = {name for name, sent in _probed(look).items() if not sent}
     repeated = {
@@ -152,7 +170,12 @@ def _count(
     return replace(
         state,
         cusums=cusums,
-        repeated=same | {name: count for name, count in repeated.items() if count.count},
+        repeated=same
+        | {
+            name: count
+            for name, count in repeated.items()
+            if count.count and (name in wrong or name not in _SILENCES)
+        },
         words=words,
     )
 
@@ -167,6 +190,22 @@ def _probed(look: Observation) -> dict[str, bool]:
         "answers_unread": look.answers is not None,
         "chat_template_changed": look.chat_prompt_tokens is not None,
     }
+
+
+def _with_days(
+    state: WatchState, look: Observation, window: Window | None, envelope: Envelope
+) -> WatchState:
+    """Add one window's shares to their day, and judge a day that is over."""
+    days, words = dict(state.days), dict(state.words)
+    for signal, share in () if window is None else shares(window, envelope):
+        day = days.get(signal, DayShare(began_s=look.at_s))
+        if 0 <= look.at_s - day.began_s < DAY_S:
+            days[signal] = replace(day, share=day.share + share)
+            continue
+        reading = fallen(signal, day.share, envelope, day=True)
+        words[reading.signal] = reading.words
+        days[signal] = DayShare(began_s=look.at_s, below=reading.z > _SURE)
+    return replace(state, days=days, words=words)
 
 
 def _with_lengths(state: WatchState, look: Observation, references: References) -> WatchState:

@@ -84,6 +84,7 @@ def test_a_useless_draft_reaches_the_webhook_in_the_stated_time(run: Path, tmp_p
     here = Deployment(bundle, tmp_path / "logs", log)
     try:
         here.serve(permuted_draft(bundle, tmp_path))
+        here.fit()
         with here.monitored(free_port()), here.watched(tmp_path / "watch"), here.traffic():
             began = time.time()
             arrived = await_alerts(webhook, began, notification_delay_s(SCRAPE_S) + 10)

@@ -54,6 +54,7 @@ class Envelope:
     lowest acceptance rate that the spec allows, None where the run itself measured less.
     ``prompt_tokens`` and ``output_tokens`` are those of the timed requests. ``series`` are the
     series of ``/metrics`` that the run had, of those that ``whet watch`` reads.
+    ``draft_follows_load``: the variant drafts fewer tokens in larger batches.
     """
 
     run: str
@@ -80,6 +81,7 @@ class Envelope:
     prompt_tokens: LengthShares
     output_tokens: LengthShares
     series: tuple[str, ...] = ()
+    draft_follows_load: bool = False
 
     def range_of(self, metric: str) -> MeasuredRange | None:
         """The measured range of a metric, or None where it was not measured."""

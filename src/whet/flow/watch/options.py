@@ -18,7 +18,7 @@ class WatchOptions:
     url: str
     """URL of the deployed server."""
     period: Annotated[float, Parameter(validator=Number(gte=0.5, lte=86400))] = 60.0
-    """Seconds between two looks. Longer where the probes would take over 1% of the capacity."""
+    """Seconds between two looks. Probes are sent less often on a busy server."""
     periods: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
     """End after this many periods. Default: only when stopped."""
     state: Path = Path("watch")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import time
@@ -14,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from whet.client.endpoint import KEY_VARIABLE
-from whet.core.counters import TPOT
+from whet.core.counters import RUNNING
 from whet.core.errors import StorageError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
@@ -27,15 +26,22 @@ from whet.engines import get_profile
 from whet.flow.watch.options import WatchOptions
 from whet.levers import judge_start
 from whet.watch.causes import Finding, diagnose
+from whet.watch.detectors import LEAST, Cusum
 from whet.watch.exporter import Exporter
 from whet.watch.journal import Journal
 from whet.watch.observation import Observation
-from whet.watch.probe import Target, observe, probe_share
+from whet.watch.probe import Identity, Target, identity_of, observe, probe_share
 from whet.watch.proposal import write_proposal
 from whet.watch.source import WatchSource, read_source
 from whet.watch.state import Period, WatchState, advance
 
 MOST_PROBE_SHARE: Final = 0.01
+"""Of the measured capacity that probes take of a server that is fully loaded."""
+IDLE_PROBE_SHARE: Final = 0.1
+"""Of the capacity that is idle."""
+_AGAIN_S: Final = 10.0
+"""A mismatch is looked at again after so long, where the period is longer."""
+_LEARN_S: Final = 600.0
 _SERVER_KEY: Final = "VLLM_API_KEY"
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
@@ -49,16 +55,27 @@ class _Watch:
     target: Target
     journal: Journal
     observer: Observer
-    probe_every: int
+    share: float
+    credit: float
+    sent: int = 0
+    checked: Identity | None = None
     causes: dict[str, None] = field(default_factory=dict)
     unwritten: int = 0
+    learning_s: float = field(default_factory=time.time)
     claims: Mapping[str, str] | None = None
     claims_of: float | None = None
 
     def period(self, state: WatchState, exporter: Exporter) -> WatchState:
         """One look; never raises for what the server or the disk does."""
-        turn, rest = divmod(state.periods, self.probe_every)
-        look = observe(self.target, turn=None if rest else turn, cursor=state.cursor)
+        doubt = state.cusums.get("answers", Cusum())
+        look = observe(
+            self.target,
+            turn=self.sent if self.credit >= self.share else None,
+            cursor=state.cursor,
+            last=state.last,
+            checked=None if doubt.total > 0 and not doubt.active else self.checked,
+        )
+        self._pay(look)
         done = advance(state, replace(look, claims=self._claims(look)), self.source)
         self.journal.add("period", look.at, _entry(look, done))
         for finding in done.begun:
@@ -66,6 +83,7 @@ class _Watch:
         for name in done.ended:
             self.journal.add("cleared", look.at, {"cause": name})
             self.observer.note(f"{look.at} cleared: {name}")
+        self._say_learning(look, done)
         self.journal.write_state(done.state)
         self._say_unwritten()
         exporter.show(
@@ -75,6 +93,27 @@ class _Watch:
             dropped=self.journal.dropped,
         )
         return done.state
+
+    def _pay(self, look: Observation) -> None:
+        """Reckon the probes: what was sent, and what may be sent of this period's idle capacity."""
+        if look.answers is not None and look.speed is not None:
+            self.checked = identity_of(look)
+        if look.speed is not None or look.speed_error is not None:
+            self.credit, self.sent = 0.0, self.sent + 1
+        running = 0.0 if look.before is None else look.before.values.get(RUNNING, 0.0)
+        idle = max(0.0, 1 - running / self.source.envelope.in_flight)
+        self.credit += MOST_PROBE_SHARE + IDLE_PROBE_SHARE * idle
+
+    def _say_learning(self, look: Observation, done: Period) -> None:
+        """Say every ten minutes what the learned references wait for."""
+        count = max((item.count for item in done.state.learned.values()), default=0)
+        if self.source.golden is None or count >= LEAST or look.at_s < self.learning_s + _LEARN_S:
+            return
+        self.learning_s = look.at_s
+        causes = ", ".join(item.cause.name for item in done.findings)
+        why = look.skipped or causes or look.speed_error or "probes are sent as the load allows"
+        words = f"{count} of {LEAST} answers to a fixed prompt: {why}"
+        self.observer.note(f"{look.at} the learned references wait for {words}")
 
     def _say_unwritten(self) -> None:
         """Warn in the first period that could not be written, and after twice as many each time."""
@@ -129,6 +168,7 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
         local=urlsplit(options.url).hostname in _LOCAL,
         names=get_profile(source.engine.engine).counters_of(source.engine.variant),
     )
+    share = probe_share(target, options.period)
     with locked(options.state):
         this = _Watch(
             source=source,
@@ -136,7 +176,8 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
             target=target,
             journal=Journal(options.state),
             observer=observer,
-            probe_every=_probe_every(target, options.period, observer),
+            share=share,
+            credit=share,
         )
         return _loop(this)
 
@@ -166,12 +207,17 @@ def _loop(this: _Watch) -> tuple[str, ...]:
     _introduce(this, state)
     with closing(Exporter(options.listen, options.period)) as exporter:
         journal.add("start", now(), {"variant": source.envelope.variant, "url": options.url})
-        due, left = time.monotonic(), options.periods
+        due, left, first = time.monotonic(), options.periods, True
         try:
             while left is None or left > 0:
                 state = this.period(state, exporter)
-                left = None if left is None else left - 1
-                due = max(due + options.period, time.monotonic())
+                unsure = any(not item.active for item in state.repeated.values())
+                if first and unsure:  # a dead port is said at once
+                    time.sleep(min(1.0, options.period))
+                    state = this.period(state, exporter)
+                first, left = False, None if left is None else left - 1
+                wait_s = min(options.period, _AGAIN_S) if unsure else options.period
+                due = max(due + wait_s, time.monotonic() + wait_s / 2)
                 if left != 0:
                     time.sleep(max(0.0, due - time.monotonic()))
         finally:
@@ -210,18 +256,6 @@ def use_bundle_key(path: Path) -> None:
         remember_secrets({KEY_VARIABLE: key})
 
 
-def _probe_every(target: Target, period_s: float, observer: Observer) -> int:
-    """In how many periods the probes are sent once: they take at most 1% of what was measured."""
-    share = probe_share(target, period_s)
-    every = math.ceil(share / MOST_PROBE_SHARE)
-    if every > 1:
-        observer.note(
-            f"probes take {share / every:.1%} of the measured capacity: they are sent every "
-            f"{human_duration(every * period_s)}, counters are read every {period_s:g} s"
-        )
-    return max(1, every)
-
-
 def _introduce(this: _Watch, state: WatchState) -> None:
     """Say what is watched, and the alarms that stand since an earlier start."""
     source, options, observer = this.source, this.options, this.observer
@@ -247,8 +281,11 @@ def _introduce(this: _Watch, state: WatchState) -> None:
 def _entry(look: Observation, done: Period) -> dict[str, Any]:
     """One period in the journal: figures, and signals in standard errors beyond their edge."""
     window = done.window
-    tpot_s = None if window is None else window.mean(TPOT)
-    traffic = {} if window is None else {"requests": window.requests, "tpot_s": tpot_s}
+    traffic = (
+        {}
+        if window is None
+        else {"requests": window.requests, "tpot_s": window.tpot_s, "in_flight": window.in_flight}
+    )
     return {
         **traffic,
         "signals": {item.signal: round(item.z, 2) for item in done.readings},
