@@ -32,14 +32,14 @@ def saved(folder: Path) -> dict[str, Any]:
 def test_two_servers_from_end_to_end(whet: Whet, tmp_path: Path) -> None:
     with scripted_server(ttft_s=0.05) as a, scripted_server(ttft_s=0.2) as b:
         said = whet(
-            "bench", a.url, "--against", b.url, *SMALL, "--num-prompts", 12, "--concurrency", 4,
+            "bench", a.url, "--against", b.url, *SMALL, "--num-prompts", 40, "--concurrency", 4,
             *SAVE, "--goodput", "ttft:5000", "--slo", "ttft:median<5s",
         )  # fmt: skip
         prompts = [sorted(tuple(body["prompt"]) for body in s.requests) for s in (a, b)]
     assert said.code == 0, said.err
     assert prompts[0] == prompts[1]
-    assert len(set(prompts[0])) == len(prompts[0]) == 4 * 14
-    assert "12 requests to B, run 4 of 4" in said.out
+    assert len(set(prompts[0])) == len(prompts[0]) == 4 * 42
+    assert "40 requests to B, run 4 of 4" in said.out
     assert f"A: {a.url}" in said.out
     assert "objective met" in said.out
     last = said.out[said.out.index("B is ") :]
@@ -49,7 +49,7 @@ def test_two_servers_from_end_to_end(whet: Whet, tmp_path: Path) -> None:
     assert (told["a"]["url"], told["b"]["url"]) == (a.url, b.url)
     for letter in ("a", "b"):
         runs = told[letter]["runs"]
-        assert [run["completed"] for run in runs] == [12] * 4
+        assert [run["completed"] for run in runs] == [40] * 4
         assert all(run["request_goodput"] == run["request_throughput"] for run in runs)
         assert (tmp_path / "out" / f"bench-{letter}.svg").stat().st_size > 5000
     found = {item["metric"]: item["verdict"] for item in told["comparisons"]}

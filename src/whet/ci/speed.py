@@ -14,7 +14,6 @@ from whet.core.load import loads_words
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.records.summary import Estimate
 from whet.metrics import METRICS, metrics_in
-from whet.metrics.cost import usd_per_1m_tokens
 from whet.metrics.metric import CounterMetric, Metric
 from whet.metrics.pooled import Cell, StartTable
 from whet.metrics.run_pair import RunPair
@@ -41,13 +40,9 @@ def primary_check(sides: Sides) -> Check:
     pair = paired_at(
         cell, after, before, same_traffic=same_traffic(sides.baseline, sides.candidate)
     )
-    cost, price = pair.ratio(cell), sides.baseline.require_spec().hardware.price_usd_per_hour
-    old, new = (
-        shown(usd_per_1m_tokens(_mean(table, cell), price), unit="$").text
-        for table in (pair.candidate, pair.reference)
-    )
+    cost = pair.ratio(cell)
     verdict = cost_verdict(cost, sides.max_regression)
-    sentence = f"{old} → {new} per 1M tokens; {_cost_words(pair, cell, sides.max_regression)}"
+    sentence = _cost_words(pair, cell, sides.max_regression)
     return replace(_primary(name, verdict, sentence), change=cost)
 
 

@@ -116,9 +116,7 @@ def with_choice(run: Run, variant: str, *, different: bool) -> Run:
     assert decision.recommendation is not None
     assert decision.recommendation.difference is not None
     found = replace(decision.recommendation.difference, different=different)
-    chosen = replace(
-        decision.recommendation, variant=variant, difference=found, cheaper=different
-    )
+    chosen = replace(decision.recommendation, variant=variant, difference=found, cheaper=different)
     return replace(run, decision=replace(decision, recommendation=chosen))
 
 
