@@ -14,7 +14,7 @@ blocks, and so does a difference between concurrencies, whose traffic is drawn a
 
 Where a cell's, or a pair's, own starts vary more than the pooled ``sd`` says, theirs is taken with
 their few degrees of freedom; a pair's are as many as the pooled one's where chance explains the two
-with 40% (to test before pooling, one must be liberal: Bancroft, *Biometrics* 20, 1964).
+with 50% (to test before pooling, one must be liberal: Bancroft, *Biometrics* 20, 1964).
 ``benchmarks/method.py`` shows what is left.
 """
 
@@ -42,7 +42,7 @@ from whet.metrics.spread import (
     welch,
 )
 
-_ALIKE: Final = 0.4
+_ALIKE: Final = 0.5
 """The chance from which on a spread of a pair's own is taken for the pooled one."""
 
 Cell = tuple[str, Load]
