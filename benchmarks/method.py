@@ -83,7 +83,7 @@ def ten_percent(_: np.random.Generator, sigma: float) -> dict[str, Server]:
 
 
 def at_rates(rng: np.random.Generator, sigma: float, *, gain: float = 0.0) -> dict[str, Server]:
-    """Servers that hold equal rates, each found by a search of its own."""
+    """Servers that hold equal rates, each by a search of its own."""
     return {
         name: server_at_rates(rng, sigma=sigma, gain=gain * (name != DEFAULT)) for name in NAMES
     }
@@ -128,9 +128,9 @@ def power(sigma: float, starts: int, runs: int) -> Iterator[Row]:
     for run, decision in decided(ten_percent, sigma, starts, runs):
         chosen = decision.recommendation
         spent.append(len(next(iter(run.fresh["tps_mean"].values()), ())))
-        found = chosen is not None and chosen.cheaper
-        shown += found
-        advised += found or _with_advice(run, decision)
+        is_cheaper = chosen is not None and chosen.cheaper
+        shown += is_cheaper
+        advised += is_cheaper or _with_advice(run, decision)
     yield "10% faster: shown", sigma, starts, shown / runs, ""
     yield "10% faster: shown with the advised starts", sigma, starts, advised / runs, ""
     yield "10% faster: fresh starts of each", sigma, starts, float(np.mean(spent)), ""
@@ -155,18 +155,18 @@ def rates(sigma: float, starts: int, runs: int) -> Iterator[Row]:
         for _, decision in decided(at_rates, sigma, starts, runs, demand_rps=demand)
     )
     yield "rates: another than the default named", sigma, starts, named / runs, "at most 0.05"
-    found = held = 0
+    count = held = 0
     more = lambda rng, spread: at_rates(rng, spread, gain=0.3)  # noqa: E731
     for _, decision in decided(more, sigma, starts, runs, demand_rps=demand):
         chosen = decision.recommendation
         if chosen is None or chosen.fleet is None or chosen.saving is None:
             continue
-        found += 1
+        count += 1
         truth = 1 - chosen.fleet.servers / math.ceil(demand / 10)
         low, high = chosen.saving.low, chosen.saving.high
         held += low is not None and high is not None and low - 1e-9 <= truth <= high + 1e-9
-    yield "rates: 30% more held, shown", sigma, starts, found / runs, ""
-    yield "rates: coverage of the saving", sigma, starts, held / max(1, found), "at least 0.93"
+    yield "rates: 30% more held, shown", sigma, starts, count / runs, ""
+    yield "rates: coverage of the saving", sigma, starts, held / max(1, count), "at least 0.93"
 
 
 def coverage(sigma: float, starts: int, runs: int) -> Iterator[Row]:

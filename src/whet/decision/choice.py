@@ -100,14 +100,14 @@ def cheapest_in_doubt(
     at_most: Load | None,
 ) -> EligibleCell | None:
     """The cheapest cell that meets the limits, or that may and is at no larger load."""
-    found = []
+    matches = []
     for item in cells:
         newest = again.get(item.place, item)
         is_sure = not unmet(item, point) and not unmet(newest, point)
         is_small = at_most is not None and not at_most < item.cell.load
         if is_sure or (is_small and may_qualify(newest, point)):
-            found.append(item)
-    return min(found, key=lambda item: item.usd, default=None)
+            matches.append(item)
+    return min(matches, key=lambda item: item.usd, default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,8 +204,8 @@ class TierChoices:
             return None
         if item.fleet is not None or item.cell.variant == self.inputs.reference:
             return None
-        found = fresh.difference(usual.place, item.place, family=1, looks=self.tier.looks)
-        return None if found is None else replace(found, fresh=True)
+        change = fresh.difference(usual.place, item.place, family=1, looks=self.tier.looks)
+        return None if change is None else replace(change, fresh=True)
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
@@ -214,10 +214,10 @@ class TierChoices:
         done = None if first is None else ((first.reference, first.reference_load), _place(first))
         others = [pair for pair in self.pairs if (pair[0].place, pair[1].place) != done]
         table, opened = self.tier.throughput, first is None or first.different
-        found = (
+        changes = (
             table.difference(usual.place, item.place, family=len(others)) for usual, item in others
         )
-        rest = [replace(each, different=each.different and opened) for each in found if each]
+        rest = [replace(each, different=each.different and opened) for each in changes if each]
         return tuple(([first] if first else []) + rest)
 
     @property
@@ -287,19 +287,19 @@ class TierChoices:
         cheaper = change.different and change.ratio.value > 1
         choice = replace(choice, difference=change, saving=saving_of(change), cheaper=cheaper)
         why = _why_not(choice.item, usual, change)
-        return choice if why is None or unmet(usual, choice.point) else _kept(choice, usual, why)
+        return choice if why is None or unmet(usual, choice.point) else _default(choice, usual, why)
 
     def _at_a_rate(self, choice: Choice, usual: EligibleCell) -> Choice:
         """The default stays unless it misses a limit for sure at the rate of the other."""
         item, reference = choice.item, self.inputs.reference
         if item.usd >= usual.usd:
-            return _kept(choice, usual, f"{words.cell_label(item.cell)} needs no fewer dollars")
+            return _default(choice, usual, f"{words.cell_label(item.cell)} needs no fewer dollars")
         if not self._misses((reference, item.cell.load), choice.point):
             why = (
                 f"that {reference} misses a limit at {item.cell.load.words}, where "
                 f"{item.cell.variant} does not, is not shown"
             )
-            return _kept(choice, usual, why)
+            return _default(choice, usual, why)
         return replace(choice, saving=self._saving(item, usual), cheaper=True)
 
     def _misses(self, place: Cell, point: SloPoint, *, most: int | None = None) -> bool:
@@ -351,7 +351,7 @@ def _place(change: Difference) -> Cell:
     return change.candidate, change.load
 
 
-def _kept(choice: Choice, usual: EligibleCell, why: str) -> Choice:
+def _default(choice: Choice, usual: EligibleCell, why: str) -> Choice:
     """The reference in place of a cell, with the reason."""
     return replace(
         choice,

@@ -21,14 +21,14 @@ def recommend(tiers: Sequence[TierChoices], inputs: DecisionInputs) -> Recommend
     """Recommend the cheapest choice over the tiers at the recommended point, or None."""
     points = (recommended_point(each.tier.tier, inputs.objective) for each in tiers)
     choices = [each.choose(point) for each, point in zip(tiers, points, strict=True)]
-    found = [(x, tier.tier) for x, tier in zip(choices, tiers, strict=True) if x is not None]
-    if not found:
+    qualified = [(x, tier.tier) for x, tier in zip(choices, tiers, strict=True) if x is not None]
+    if not qualified:
         return None
     reference = inputs.reference
     best, tier = min(
-        found, key=lambda each: (each[0].item.usd, each[0].item.cell.variant != reference)
+        qualified, key=lambda each: (each[0].item.usd, each[0].item.cell.variant != reference)
     )
-    usual = _reference([each for each, _ in found], best, reference)
+    usual = _reference([each for each, _ in qualified], best, reference)
     saving, difference, cheaper = best.saving, best.difference, best.cheaper
     if usual is not None and usual.tier != best.item.tier:
         saving = saving_between_machines(best.item.cost, usual.cost)
@@ -60,15 +60,15 @@ def recommend(tiers: Sequence[TierChoices], inputs: DecisionInputs) -> Recommend
     )
 
 
-def _reference(found: Sequence[Choice], best: Choice, reference: str) -> EligibleCell | None:
+def _reference(qualified: Sequence[Choice], best: Choice, reference: str) -> EligibleCell | None:
     """What the best is compared with: the default's cell on its tier, or a cheaper one elsewhere.
 
     None where the best is the default itself, and where no default can meet the limits.
     """
     if best.item.cell.variant == reference:
         return None
-    kept = (each.item for each in found if each.item.cell.variant == reference)
-    usuals = [*(each.usual for each in found if each.usual is not None), *kept]
+    defaults = (each.item for each in qualified if each.item.cell.variant == reference)
+    usuals = [*(each.usual for each in qualified if each.usual is not None), *defaults]
     return min(usuals, key=lambda item: item.usd, default=None)
 
 

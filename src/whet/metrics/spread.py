@@ -216,7 +216,7 @@ def unlike_variants(blocks: Sequence[Block]) -> dict[str, tuple[float, float]]:
     that is five times as noisy with five starts).
     """
     names = list(dict.fromkeys(name for block in blocks for name in block.figures))
-    found = {}
+    unlike = {}
     for name in names:
         with_it = [each for each in blocks if name in each.figures and len(each.figures) > 2]
         rest = [each.without(name) for each in with_it]
@@ -224,13 +224,13 @@ def unlike_variants(blocks: Sequence[Block]) -> dict[str, tuple[float, float]]:
         if others.sd and own.sd is not None:
             ratio = own.sd**2 / others.sd**2
             if f_exceeded(ratio, own.freedom, others.freedom) < _UNLIKE:
-                found[name] = (own.sd, others.sd)
-    return found
+                unlike[name] = (own.sd, others.sd)
+    return unlike
 
 
 def unlike_loads(blocks: Sequence[Block]) -> dict[Load, tuple[float, float]]:
     """Concurrencies at which starts vary more than at the others: (sd there, sd elsewhere)."""
-    found = {}
+    unlike = {}
     for load in dict.fromkeys(block.load for block in blocks):
         here, others = (
             pooled_spread([block for block in blocks if (block.load == load) == at])
@@ -239,8 +239,8 @@ def unlike_loads(blocks: Sequence[Block]) -> dict[Load, tuple[float, float]]:
         if here.sd is not None and others.sd:
             ratio = (here.sd / others.sd) ** 2
             if f_exceeded(ratio, here.freedom, others.freedom) < _UNLIKE:
-                found[load] = (here.sd, others.sd)
-    return found
+                unlike[load] = (here.sd, others.sd)
+    return unlike
 
 
 def _distance(name: str, blocks: Sequence[Block], rest: Sequence[Block]) -> Spread:
