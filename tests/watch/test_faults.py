@@ -151,7 +151,7 @@ def test_probes_in_every_third_period_name_a_fault_too(cause: str) -> None:
     def change(look: Observation, period: int) -> Observation:
         look = HARD.get(cause, lambda look, _: look)(look, period)
         if period % 3:
-            look = replace(look, speed=None, speed_error=None, answers=None, sampled=None)
+            look = replace(look, speed=None, speed_error=None, answers=None)
         return look
 
     assert run_fault(change, truth=Truth(golden_nats=0.1 * (cause == "answers_changed")))[:1] == [
@@ -368,7 +368,7 @@ def test_quiet_traffic_and_missing_probes_are_no_alarm() -> None:
     for period in range(300):
         look = deployment.observe(period, Truth(rps=0.0 if period % 2 else 0.01))
         if period % 3:
-            look = replace(look, speed=None, answers=None, sampled=None, skipped="requests wait")
+            look = replace(look, speed=None, answers=None, skipped="requests wait")
         done = advance(state, look, references)
         assert not done.findings
         state = done.state

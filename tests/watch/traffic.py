@@ -124,7 +124,6 @@ class Truth:
     ttft: float = 1.0
     errors: float = 0.002
     golden_nats: float = 0.0
-    sampled_nats: float = -1.5
     waiting: float = 0.02
     kv_usage: float = 0.2
     long_prompts: float = 0.0
@@ -266,7 +265,6 @@ class Deployment:
                 ttft_s=ttft, tpot_s=tpot, tokens=320, chunks=max(2, round(320 / length))
             ),
             "answers": Answers(logprobs=moved),
-            "sampled": truth.sampled_nats + float(rng.normal(0, 0.35)),
             "chat_prompt_tokens": 20 if period % 5 == 0 else None,
         }
 
@@ -339,8 +337,6 @@ def shifts() -> Iterator[tuple[str, Truth]]:
         yield "answers_changed", replace(before, golden_nats=nats)
     for errors in (0.02, 0.05):
         yield "errors", replace(before, errors=errors)
-    for nats in (-1.2, -0.8, -0.3):
-        yield "sampling_changed", replace(before, sampled_nats=nats)
     yield "queue_growing", replace(before, waiting=8.0)
     yield "kv_cache_exhausted", replace(before, kv_usage=0.96)
     yield "prompt_lengths_changed", replace(before, long_prompts=0.8)

@@ -88,7 +88,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
         "the model answers otherwise: its weights, adapters or kernels changed",
         needs="answers",
         without="plain_answers",
-        hides=f"{_SLOW} {_DRAFTS} sampling_changed",
+        hides=f"{_SLOW} {_DRAFTS}",
         levers="weights",
     ),
     _cause("context_shortened", "engine", "max_model_len is smaller than measured"),
@@ -178,12 +178,6 @@ CAUSES: Final[tuple[Cause, ...]] = (
         levers=ALL_LEVERS,
     ),
     _cause(
-        "sampling_changed",
-        "engine",
-        "the default sampling is sharper or flatter (temperature, top_p)",
-        needs="sampling",
-    ),
-    _cause(
         "kv_cache_exhausted",
         "load",
         "the KV cache is full, or requests are preempted for want of it",
@@ -237,7 +231,6 @@ _GROUPS: Final[Mapping[str, frozenset[str]]] = {
     "any_acceptance": frozenset({"acceptance", "acceptance_day"}),
     "any_hits": frozenset({"prefix_hits", "prefix_hits_day"}),
     "kv": frozenset({"kv_cache", "preemptions"}),
-    "sampling": frozenset({"sampling_sharper", "sampling_flatter"}),
 }
 _BROKEN_CLAIM: Final = "claim_"
 

@@ -36,10 +36,8 @@ from whet.watch.observation import (
 )
 
 SPEED_TOKENS: Final = 32
-SAMPLES: Final = 8
 CHAT_EVERY: Final = 5
 _KV_PRESSURE: Final = 0.9
-_LEAST_LOGPROB: Final = -1e6
 """In nats; a server that writes less, or NaN, has not computed one."""
 _CHAT: Final = ({"role": "user", "content": "Name one color."},)
 _NAME: Final = re.compile(r"([A-Za-z_:][\w:]*)")
@@ -73,8 +71,8 @@ def probe_share(target: Target, period_s: float) -> float:
     envelope, golden = target.envelope, target.golden
     capacity = envelope.capacity
     prompts = [len(probe.prompt) for probe in golden.probes] if golden else [0]
-    read = sum(prompts) / len(prompts) * GOLDEN_PER_PERIOD + 2 * max(prompts)
-    written = SPEED_TOKENS + SAMPLES + GOLDEN_PER_PERIOD + 1
+    read = sum(prompts) / len(prompts) * GOLDEN_PER_PERIOD + max(prompts)
+    written = SPEED_TOKENS + GOLDEN_PER_PERIOD + 1
     tokens_in = capacity.rps * max(1.0, envelope.input_tokens_mean) * period_s
     return max(read / max(1.0, tokens_in), written / max(1.0, capacity.tps * period_s))
 
@@ -142,7 +140,6 @@ def _probe(
     look = replace(
         look,
         answers=_answers(target, chosen),
-        sampled=_sampled(target, chosen) if error is None else None,
         chat_prompt_tokens=_chat(target) if turn % CHAT_EVERY == 0 else None,
     )
     return _again(target, look)
@@ -279,28 +276,6 @@ def _answers(target: Target, probes: Sequence[GoldenProbe]) -> Answers | None:
         return None
     logprobs = {probe.id: probe.tokens[0].mean for probe in taken.probes}
     return Answers(logprobs=logprobs, error=taken.missing, broken=taken.broken)
-
-
-def _sampled(target: Target, probes: Sequence[GoldenProbe]) -> float | None:
-    """Mean log-probability of tokens that the server's default settings sample.
-
-    The prompt is the golden probe with the least likely token: temperature shows most there.
-    """
-    if not probes or target.golden is None:
-        return None
-    open_ended = min(target.golden.probes, key=lambda probe: probe.tokens[0].mean)
-    body = {
-        "model": target.envelope.model,
-        "prompt": list(open_ended.prompt),
-        "max_tokens": 1,
-        "n": SAMPLES,
-        "logprobs": 1,
-    }
-    reply = _post(target, "/v1/completions", body)
-    rows = [(c.get("logprobs") or {}).get("token_logprobs") for c in reply.get("choices") or []]
-    firsts = [row[0] for row in rows if row]
-    values = [x for x in firsts if isinstance(x, int | float) and _LEAST_LOGPROB <= x <= 0]
-    return sum(values) / len(values) if len(values) == SAMPLES else None
 
 
 def _chat(target: Target) -> int | None:

@@ -85,13 +85,6 @@ def readings(
         yield _fixed_prompt(look.speed, fixed)
     if look.answers is not None and references.golden is not None:
         yield from _answers(look.answers.logprobs, references.golden, references.plain)
-    sampled = learned.get("sampled")
-    if look.sampled is not None and sampled is not None and sampled.complete:
-        z = (look.sampled - sampled.mean) / max(sampled.deviation, 0.05)
-        edge = 0.5 + 2 / math.sqrt(sampled.count)
-        words = f"sampled tokens have {look.sampled:.2f} nats, {sampled.mean:.2f} at first"
-        yield Reading(signal="sampling_sharper", z=z - edge, words=words)
-        yield Reading(signal="sampling_flatter", z=-z - edge, words=words)
     if look.steal is not None:
         words = f"{look.steal:.0%} of the CPU's time is stolen or waits for disks"
         yield Reading(signal="steal", z=(look.steal - _STEAL_LIMIT) / 0.05, words=words)
@@ -102,8 +95,6 @@ def learn(
 ) -> dict[str, Learned]:
     """The learned references after this period."""
     now = dict(learned)
-    if look.sampled is not None:
-        now["sampled"] = now.get("sampled", Learned()).add(look.sampled)
     if look.speed is not None and envelope.num_speculative_tokens is not None:
         length = look.speed.tokens / look.speed.chunks
         now["probe_acceptance"] = now.get("probe_acceptance", Learned()).add(length)
