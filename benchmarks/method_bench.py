@@ -25,8 +25,14 @@ from whet.metrics.objective import attainment, judge
 from whet.metrics.objective_text import parse_objective
 from whet.metrics.request_groups import RequestGroups, request_groups
 
-LOADS: Final = (0.2, 0.4, 0.6, 0.8, 0.95)
-_REQUESTS: Final = (200, 500, 1000, 2000)
+LOADS: Final = {
+    0.2: (500, 1000, 2000),
+    0.4: (1000, 2000, 4000),
+    0.6: (2000, 4000),
+    0.8: (2000, 8000),
+    0.95: (2000, 8000),
+}
+"""Requests sent, by the load as a share of capacity."""
 _PER_SLOT: Final = (10, 15, 30)
 _TRUTH: Final = 100_000
 _HEALTHY: Final = ClientHealth(
@@ -112,11 +118,11 @@ def rows(runs: int) -> Iterator[Row]:
     """Yield what each load gives; ``sigma`` is the share of capacity, ``starts`` the requests."""
     server = Server()
     capacity = capacity_rps(server)
-    for load in LOADS:
-        yield from coverage(server, runs, load, _REQUESTS, rps=load * capacity)
+    for load, counts in LOADS.items():
+        yield from coverage(server, runs, load, counts, rps=load * capacity)
     for slots in (4, 16, 64):
-        counts = [per_slot * slots for per_slot in _PER_SLOT]
-        yield from coverage(server, runs, slots, counts, concurrency=slots)
+        sent = [per_slot * slots for per_slot in _PER_SLOT]
+        yield from coverage(server, runs, slots, sent, concurrency=slots)
 
 
 def coverage(
