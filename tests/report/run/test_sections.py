@@ -15,7 +15,6 @@ from tests.report.run_texts import SCRIPT, VARIANTS
 from tests.run_copy import replace
 from whet.core.load import Load
 from whet.core.records.effects import LeverEffect, LeverEffects
-from whet.core.records.evidence import LeverCost, LeverCosts
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic, LosslessCheck, TokenIdentity
 from whet.core.records.summary import Estimate
@@ -209,32 +208,6 @@ def test_levers_are_named_with_their_tables(whole: Run) -> None:
     view = LeverEffects(baseline="fp16", levers=(AWQ, SPEC), effects=tuple(effects))
     rows = table(replace(whole, lever_effects=view), "levers", "Throughput: effect of one lever")
     assert rows[AWQ] == ["alone", *["1.50 1.35 … 1.65"] * 2]
-
-
-def test_the_same_side_effect_is_one_line_with_its_concurrency(tmp_path: Path) -> None:
-    def cost(what: str, detail: str, size: int | None = None) -> LeverCost:
-        return LeverCost(
-            variant="awq+draft",
-            reference="awq",
-            levers=(SPEC,),
-            what=what,
-            detail=detail,
-            load=None if size is None else Load.at(size),
-        )
-
-    costs = (
-        cost("a smaller KV pool", "300,000 tokens"),
-        cost("a lower hit rate", "0.6, 0.8 without", 4),
-        cost("a lower hit rate", "0.5, 0.7 without", 1),
-    )
-    root = make_run(tmp_path / "run").root
-    with RunStore.open(root, resume=True) as store:
-        store.put("costs", "all", LeverCosts(costs=costs))
-    part = markdown(Run(RunStore.read(root)))
-    assert (
-        "| awq+draft | awq | a lower hit rate | 0.5, 0.7 without; 0.6, 0.8 without | 1, 4 |" in part
-    )
-    assert "| awq+draft | awq | a smaller KV pool | 300,000 tokens | all |" in part
 
 
 def test_evidence_that_is_not_proved_comes_first(whole: Run) -> None:
