@@ -13,7 +13,6 @@ Every verdict comes from the function that a run calls.
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -24,6 +23,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.random import Generator
 
+from benchmarks.gate_coverage import write_rows
 from whet.core.records.quality_checks import GateVerdict
 from whet.quality import TimedAnswer, examine_traffic
 
@@ -116,16 +116,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--runs", type=int, default=200)
     options = parser.parse_args()
-    with options.out.open("w", encoding="utf-8", newline="") as file:
-        writer = None
-        for traffic in settings():
-            figures = row(traffic, options.runs)
-            if writer is None:
-                writer = csv.DictWriter(file, figures)
-                writer.writeheader()
-            writer.writerow(figures)
-            file.flush()
-            print(*figures.values(), sep=", ", flush=True)
+    write_rows(options.out, (row(traffic, options.runs) for traffic in settings()))
 
 
 if __name__ == "__main__":

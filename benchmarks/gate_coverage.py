@@ -141,13 +141,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2000)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    _write(
+    write_rows(
         options.out / "perplexity.csv",
         (perplexity_row(kind, n, options.samples) for n in (60, 120, 200) for kind in KINDS),
     )
 
 
-def _write(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+def write_rows(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    """Write and print each row as it comes."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = None
         for row in rows:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,10 +26,10 @@ from lab.model import Llama, load_model
 from lab.text import Dice, Message
 from lab.tokenizer import END_ID, load_tokenizer, render
 from whet.data import write_inputs
+from whet.quality.scoring import right
 
 DRAFT_TOKENS = 4
 PROMPT_COUNT = 512
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,19 +41,6 @@ class Acceptance:
     drafts: int
 
 
-def is_right(answer: str, expected: str, scorer: str) -> bool:
-    """Whether an answer scores: equal JSON, equal last number, or equal text."""
-    if scorer == "json_exact":
-        try:
-            return bool(json.loads(answer) == json.loads(expected))
-        except json.JSONDecodeError:
-            return False
-    if scorer == "number":
-        numbers = NUMBER.findall(answer)
-        return bool(numbers) and numbers[-1] == expected
-    return answer.strip() == expected.strip()
-
-
 def task_scores(
     model: Llama, tokenizer: Tokenizer, tasks: Sequence[Mapping[str, Any]]
 ) -> dict[str, tuple[int, int]]:
@@ -63,8 +49,8 @@ def task_scores(
     answers = greedy(model, prompts, [task["max_tokens"] for task in tasks])
     tally: dict[str, list[bool]] = defaultdict(list)
     for task, answer in zip(tasks, answers, strict=True):
-        right = is_right(tokenizer.decode(answer), task["expected"], task["scorer"])
-        tally[task["task"]].append(right)
+        mark = right(tokenizer.decode(answer), task["expected"], task["scorer"])
+        tally[task["task"]].append(mark)
     return {name: (sum(marks), len(marks)) for name, marks in tally.items()}
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Literal, TypeVar
 
 Split = Literal["train", "heldout"]
-SPLITS: tuple[Split, ...] = ("train", "heldout")
 
 T = TypeVar("T")
 

@@ -6,13 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
 
 from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import Whet
-from tests.hub_standin import TOKEN, hub_standin
-from whet.core.errors import UsageError, WhetError
-from whet.engines.process import free_port
+from whet.core.errors import UsageError
 
 USAGE = UsageError.exit_code
 
@@ -51,7 +48,7 @@ def model(tmp_path: Path) -> Path:
         ("--bits-per-weight 17", "--bits-per-weight: Input should be less than or equal to 16"),
         ("--seed x", "Invalid value for --seed"),
         ("--private", "Unknown option: --private"),
-        ("--public", "--public says how to upload; add --push-to-hub REPO"),
+        ("--push-to-hub me/it", "upload the folder with hf upload OWNER/NAME OUT"),
     ],
 )
 def test_flags_that_cannot_be(
@@ -72,49 +69,6 @@ def test_one_checkpoint(whet: Whet, model: Path) -> None:
     assert "bits a weight" in said.out
     config = json.loads(Path("out/config.json").read_text())
     assert config["quantization_config"]["format"] == "int-quantized"
-
-
-def test_a_push_that_cannot_be_is_refused_before_any_work(
-    whet: Whet, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    said = whet("quantize", model, "out", "--push-to-hub", "me/../it").sentence(USAGE)
-    assert said.startswith("the hub refused the upload to me/../it (Repo id must be in the form")
-    assert not Path("out").exists()
-
-
-@pytest.mark.parametrize("flags", [[], ["--public"]])
-def test_a_checkpoint_is_pushed_to_a_private_repository_unless_public_is_given(
-    whet: Whet,
-    model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    flags: list[str],
-) -> None:
-    with hub_standin() as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        words = ["--method", "rtn", "--push-to-hub", "alice/tiny", *flags]
-        said = whet("quantize", model, "out", *words)
-    assert said.code == 0, said.err
-    assert "alice/tiny" in said.out
-    sent = hub.repos["alice/tiny"]
-    assert sent.private is (not flags)
-    assert sent.files["model.safetensors"] == (tmp_path / "out/model.safetensors").read_bytes()
-
-
-def test_an_unreachable_hub_is_reported_before_a_checkpoint_is_made(
-    whet: Whet, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    words = ["--method", "rtn", "--push-to-hub", "alice/tiny"]
-    said = whet("quantize", model, "out", *words).sentence(WhetError.exit_code)
-    assert said.startswith("the upload to alice/tiny failed (")
-    assert "check the network and HF_ENDPOINT" in said
-    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize("flag", ["--compare", "--compare=true", "--no-tasks --compare"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whet.engines.failures import diagnose, last_words, plain_lines
-from whet.engines.vllm.failures import FAILURES
+from whet.engines.vllm import PROFILE
 
 CORE = "(EngineCore pid=15553) ERROR 11-21 02:08:17 [core.py:1510] "
 SERVER_DIES_TOO = (
@@ -32,14 +32,14 @@ TELLING = {
 
 @pytest.mark.parametrize("kind", TELLING)
 def test_the_cause_is_found_below_the_servers_own_complaint(kind: str) -> None:
-    found = diagnose(CORE + TELLING[kind] + "\n" + SERVER_DIES_TOO, FAILURES.signs)
+    found = diagnose(CORE + TELLING[kind] + "\n" + SERVER_DIES_TOO, PROFILE.failures.signs)
     assert found is not None
     assert found.kind == kind
     assert ";" in found.sentence  # what happened; what to do
 
 
 def test_numbers_that_would_fit_are_passed_on() -> None:
-    found = diagnose(CORE + TELLING["model_len"], FAILURES.signs)
+    found = diagnose(CORE + TELLING["model_len"], PROFILE.failures.signs)
     assert found is not None
     assert "max_model_len 100000" in found.sentence
     assert "set it to 512 or less" in found.sentence
@@ -50,7 +50,7 @@ def test_a_cache_that_holds_no_request_is_told_in_gib() -> None:
         f"{CORE}ValueError: To serve at least one request with the model's max seq len (8192), "
         "(4.0 GiB KV cache is needed, which is larger than the available KV cache memory (1.5 "
         "GiB). Try increasing `gpu_memory_utilization`",
-        FAILURES.signs,
+        PROFILE.failures.signs,
     )
     assert found is not None
     assert "max_model_len 8192 needs 4.0 GiB of KV cache where 1.5 GiB are free" in found.sentence
@@ -63,14 +63,14 @@ def test_an_unknown_cause_is_quoted_innermost_first() -> None:
         "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
         f"{SERVER_DIES_TOO}"
     )
-    found = diagnose(log, FAILURES.signs)
+    found = diagnose(log, PROFILE.failures.signs)
     assert found is not None
     assert found.sentence.endswith("StrangeError: the flux is inverted")
 
 
 def test_a_log_without_an_error_has_last_words_only() -> None:
     log = "INFO 11-21 02:08:17 [a.py:1] \x1b[32mloading\x1b[0m\n\n   \n"
-    assert diagnose(log, FAILURES.signs) is None
+    assert diagnose(log, PROFILE.failures.signs) is None
     assert last_words(log) == "loading"
     assert last_words(log + "x.py:1: FutureWarning: odd\n  wrapper = odd()\n") == "loading"
     assert last_words("plain\n") == "plain"

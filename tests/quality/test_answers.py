@@ -53,7 +53,7 @@ def test_a_graded_task_is_a_mean_with_an_interval() -> None:
     assert found.score.high is not None
     assert 0.2 < found.score.low < 0.6 < found.score.high < 0.9
     assert (found.n, found.right) == (4, 3)
-    assert (found.p_value, found.difference, found.detectable_drop) == (None, None, None)
+    assert (found.p_value, found.difference) == (None, None)
 
 
 def test_grades_are_paired_with_the_baselines() -> None:
@@ -79,11 +79,6 @@ def test_a_question_that_the_baseline_did_not_answer_is_not_paired() -> None:
     assert found.difference is not None
     assert found.difference.value == pytest.approx(-0.4)
     assert found.difference.samples == 1
-
-
-def test_a_visible_drop_beyond_the_score_is_none() -> None:
-    (found,) = score_tasks(graded(0.2, 0.0, 0.1), baseline(graded(0.0, 0.2, 0.1)))
-    assert found.detectable_drop is None
 
 
 def test_yes_and_no_keep_their_share_and_gain_a_difference() -> None:

@@ -10,7 +10,6 @@ from whet.core.records.quality import TaskScore
 from whet.core.records.summary import Estimate
 from whet.quality.paired import (
     detectable_drop,
-    detectable_mean_drop,
     holm,
     mcnemar,
     share_difference,
@@ -140,16 +139,6 @@ def test_the_size_holds_at_thirty_pairs() -> None:
     assert rejected <= 33
 
 
-def test_the_visible_fall_of_a_mean_is_millers() -> None:
-    # s = 1 over (−1, 0, 1): (1.959964 + 0.841621) ÷ √3
-    assert detectable_mean_drop([-1.0, 0.0, 1.0]) == pytest.approx(2.801585 / 3**0.5, abs=1e-6)
-
-
-def test_equal_answers_say_nothing_of_a_visible_fall() -> None:
-    assert detectable_mean_drop([0.0] * 100) is None
-    assert detectable_mean_drop([]) is None
-
-
 def score(lost: int, gained: int, mean: float | None, *, graded: bool) -> TaskScore:
     one = Estimate(value=0.5, low=None, high=None, samples=10)
     return TaskScore(
@@ -161,7 +150,6 @@ def score(lost: int, gained: int, mean: float | None, *, graded: bool) -> TaskSc
         lost=lost,
         gained=gained,
         p_value=0.01,
-        detectable_drop=None,
         difference=None if mean is None else replace(one, value=mean),
         graded=graded,
     )

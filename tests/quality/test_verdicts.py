@@ -46,7 +46,6 @@ def score(task: str, lost: int, gained: int, p_value: float) -> TaskScore:
         lost=lost,
         gained=gained,
         p_value=p_value,
-        detectable_drop=0.08,
     )
 
 

@@ -95,7 +95,6 @@ def quality(name: str, texts: Texts) -> QualityRecord:
                 lost=3 if awq else None,
                 gained=1 if awq else None,
                 p_value=0.625 if awq else None,
-                detectable_drop=0.031 if awq else None,
             )
             for task, right in ((texts.task, 143), ("arithmetic", 127))
         ),

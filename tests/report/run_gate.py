@@ -99,7 +99,6 @@ def graded(*, paired: bool) -> TaskScore:
         lost=19 if paired else None,
         gained=12 if paired else None,
         p_value=0.0713 if paired else None,
-        detectable_drop=0.0214 if paired else None,
         difference=Estimate(value=-0.018, low=-0.039, high=0.004, samples=40) if paired else None,
         graded=True,
     )

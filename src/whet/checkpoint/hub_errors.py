@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from whet.core.errors import CheckpointError
 from whet.core.redact import redact
 from whet.core.store import NO_SPACE, translate_disk_errors
-
-_TEMPORARY: Final = (408, 429, 500, 502, 503, 504)
-_STATUS_TEXT: Final = re.compile(r"HTTP status \w+ error \((\d{3})\b")
 
 
 def hub_failures() -> tuple[type[Exception], ...]:
@@ -28,12 +24,6 @@ def hub_failures() -> tuple[type[Exception], ...]:
     return (beneath, OSError, ValueError, RuntimeError)
 
 
-def silence() -> None:
-    """Switch off the progress bars and the warnings of huggingface_hub."""
-    hub_utils().disable_progress_bars()
-    hub_utils().logging.set_verbosity_error()
-
-
 def hub_utils() -> Any:
     """Return the functions that huggingface_hub exports without types."""
     from huggingface_hub import utils
@@ -42,21 +32,12 @@ def hub_utils() -> Any:
 
 
 def http_status(error: BaseException | None) -> int | None:
-    """The HTTP status of an error: LFS uploads wrap it, Xet uploads have it in the text only."""
+    """The HTTP status of an error, or of what it was raised from."""
     for each in _causes(error):
         status = getattr(getattr(each, "response", None), "status_code", None)
         if isinstance(status, int):
             return status
-        match = _STATUS_TEXT.search(str(each))
-        if match is not None:
-            return int(match[1])
     return None
-
-
-def is_temporary(error: Exception) -> bool:
-    """Return whether the same call may succeed later."""
-    status = http_status(error)
-    return not isinstance(error, ValueError) if status is None else status in _TEMPORARY
 
 
 def first_line(error: Exception) -> str:
@@ -72,7 +53,8 @@ def hub_errors(ref: str, revision: str | None) -> Iterator[None]:
     A full disk is a ``StorageError``. The library draws and logs nothing: its lines would break
     the console's.
     """
-    silence()
+    hub_utils().disable_progress_bars()
+    hub_utils().logging.set_verbosity_error()
     try:
         yield
     except hub_failures() as error:

@@ -72,6 +72,8 @@ _REMOVED: Final = {
     "quality --golden": "whet quality --golden is now whet watch, which asks a run's golden probes",
     "plan --spec": "whet plan --spec is gone: write a whet.yaml with whet init",
     "calibrate": "whet calibrate is gone: measure what whet plan proposes, with whet run",
+    "quantize --push-to-hub": "whet quantize --push-to-hub is gone: upload the folder with "
+    "hf upload OWNER/NAME OUT, with --private for a private repository",
     "quantize --compare": "whet quantize --compare is now a run: write preset: schemes into "
     "whet.yaml, then whet run; its report has the table",
 }

@@ -24,14 +24,6 @@ def quantize(
     The format is compressed-tensors; GGUF for Q4_K_M, Q5_K_M and Q8_0.
     """
     from whet.flow.quantize.checkpoint import quantize_single
-    from whet.flow.quantize.publish import push, require_login
 
-    options.refuse_misfits()
-    after = options.after
-    if after.push_to_hub is not None:
-        require_login(after.push_to_hub)
     with output.observer() as observer:
         quantize_single(model, out, options, observer)
-        if after.push_to_hub is not None:
-            repository, public = after.push_to_hub, after.public
-            observer.note(push(out, repository, public=public, observer=observer, base=model))

@@ -16,7 +16,7 @@ _KV_SIZING: Final = (
     "num_gpu_blocks_override=",
     f"{CPU_KV_ENV}=",
 )
-"""Flags that only size the KV pool; reported as side effects of other levers."""
+"""Flags that only size the KV pool; no lever of their own."""
 _ALIASES: Final = {"tp": "tensor_parallel_size", "O": "optimization_level"}
 
 

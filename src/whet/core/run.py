@@ -19,9 +19,6 @@ from whet.core.records.engine import ResolvedEngine, StartFacts
 from whet.core.records.evidence import (
     EngineFacts,
     Evidence,
-    LeverCost,
-    LeverCosts,
-    TrialNotices,
     Verdict,
     VerdictSet,
 )
@@ -122,11 +119,6 @@ class Run:
         return self.store.keyed("facts", EngineFacts)
 
     @cached_property
-    def notices(self) -> tuple[TrialNotices, ...]:
-        """Notable log lines of every trial."""
-        return tuple(self.store.all("notices", TrialNotices))
-
-    @cached_property
     def trials(self) -> tuple[TrialRecord, ...]:
         """Every trial, in the order of measurement."""
         return tuple(self.store.all("trials", TrialRecord))
@@ -193,12 +185,6 @@ class Run:
         """How much the starts vary, by metric."""
         stored = self.store.get("spreads", "all", SpreadSet)
         return () if stored is None else stored.spreads
-
-    @cached_property
-    def costs(self) -> tuple[LeverCost, ...]:
-        """Side effects of the levers."""
-        stored = self.store.get("costs", "all", LeverCosts)
-        return () if stored is None else stored.costs
 
     @cached_property
     def decision(self) -> Decision | None:

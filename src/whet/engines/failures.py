@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Final
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -49,9 +51,17 @@ class Failures:
     lost: tuple[str, ...] = ()
 
 
-def failure_sign(kind: str, pattern: str, sentence: str) -> FailureSign:
-    """A sign whose pattern ignores case."""
-    return FailureSign(kind=kind, pattern=re.compile(pattern, re.IGNORECASE), sentence=sentence)
+def read_signs(engine: str) -> tuple[FailureSign, ...]:
+    """The signs in an engine's ``failures.csv``, the most specific first; case is ignored."""
+    file = resources.files("whet.engines").joinpath(engine, "failures.csv")
+    return tuple(
+        FailureSign(
+            kind=row["kind"],
+            pattern=re.compile(row["pattern"], re.IGNORECASE),
+            sentence=row["sentence"],
+        )
+        for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())
+    )
 
 
 RETRIED: Final = frozenset({"port", "busy_memory"})

@@ -50,7 +50,6 @@ def quantize(
     """
     from whet.flow.quantize.checkpoint import quantize_single
 
-    options.refuse_misfits()
     return quantize_single(model, Path(out), options, observer or Silent())
 
 

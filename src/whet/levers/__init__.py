@@ -72,12 +72,6 @@ def lever_diff(variant: Variant, baseline: Variant) -> frozenset[str]:
     return frozenset((mine - theirs) | {f"{name}=unset" for name in gone})
 
 
-def start_side_effects(mine: EngineFacts, reference: EngineFacts) -> Iterator[tuple[str, str]]:
-    """(what, detail) of what changed between two starts besides the levers themselves."""
-    for lever in LEVERS:
-        yield from lever.side_effects(mine, reference)
-
-
 def lever_args(values: Mapping[str, Any]) -> dict[str, Scalar]:
     """The engine flags that a variant's own lever keys stand for (``kernels: marlin``)."""
     args: dict[str, Scalar] = {}

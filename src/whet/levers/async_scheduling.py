@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from whet.core.flags import plain_args
 from whet.core.records.engine import ResolvedEngine
-from whet.core.records.evidence import Claim, EngineFacts
+from whet.core.records.evidence import Claim
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 from whet.levers.settings import ON
 
@@ -43,9 +43,3 @@ class AsyncScheduling(Lever):
         if not values:
             return "unproved", "neither the log nor /server_info reports it", ()
         return ("proved" if values == {wanted} else "contradicted"), "; ".join(quotes), quotes
-
-    def side_effects(self, mine: EngineFacts, reference: EngineFacts) -> Iterator[tuple[str, str]]:
-        """Switched off where the reference has it."""
-        if mine.async_scheduling is False and reference.async_scheduling:
-            line = next((n for n in mine.notices if n.startswith("Async")), "the log says so")
-            yield "asynchronous scheduling off", line

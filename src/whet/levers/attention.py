@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from whet.core.flags import plain_args
 from whet.core.records.engine import ResolvedEngine
-from whet.core.records.evidence import Claim, EngineFacts
+from whet.core.records.evidence import Claim
 from whet.engines import get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
 
@@ -50,12 +50,6 @@ class Attention(Lever):
             return outcome
         observed = f"{backend} runs, which says nothing of how fast {start.profile.title} is"
         return "unproved", observed, outcome[2]
-
-    def side_effects(self, mine: EngineFacts, reference: EngineFacts) -> Iterator[tuple[str, str]]:
-        """Another backend than without the lever."""
-        kinds = (mine.attention_class, reference.attention_class)
-        if None not in kinds and kinds[0] != kinds[1]:
-            yield "another attention backend", f"{kinds[0]}, {kinds[1]} without"
 
 
 def _as_requested(wanted: str, start: Start) -> Outcome:

@@ -100,10 +100,6 @@ class Lever:
         """The verdict of the counters on a per-cell claim; at least one trial is complete."""
         return "unproved", f"{self.name} has no judge of counters", ()
 
-    def side_effects(self, mine: EngineFacts, reference: EngineFacts) -> Iterable[tuple[str, str]]:
-        """(what, detail) of reported changes against a server without the lever."""
-        return ()
-
 
 def claim_per_start(kind: str, statement: str, expected: str) -> Claim:
     """A claim that the start-up log and the endpoints settle, once per server."""

@@ -57,11 +57,6 @@ class Execution(Lever):
             return "proved", "graphs captured", quotes
         return "unproved", "the log reports no captured graphs", quotes
 
-    def side_effects(self, mine: EngineFacts, reference: EngineFacts) -> Iterator[tuple[str, str]]:
-        """No CUDA graphs where the reference has them."""
-        if mine.graphs_captured is None and reference.graphs_captured:
-            yield "no CUDA graphs", "the log reports none"
-
 
 def _eager(facts: EngineFacts, quotes: tuple[str, ...]) -> Outcome:
     if facts.graphs_captured:

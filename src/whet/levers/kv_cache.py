@@ -8,7 +8,7 @@ from typing import Final
 
 from whet.core.flags import plain_args
 from whet.core.records.engine import ResolvedEngine
-from whet.core.records.evidence import Claim, EngineFacts
+from whet.core.records.evidence import Claim
 from whet.core.units import GIB
 from whet.engines import get_profile
 from whet.levers.base import Lever, Outcome, Start, claim_per_start
@@ -21,8 +21,6 @@ _LARGEST: Final = (
 )
 """Bytes that a number takes at most, by the type's name: 4 bits with scales are 0.5 to 0.8."""
 _FP8: Final = re.compile(r"fp8(?:_e\dm\d|_inc)?")
-_SMALLER_POOL: Final = 0.98
-"""A KV pool below this share of the reference's is a side effect; starts differ by less."""
 
 
 class KvCache(Lever):
@@ -82,12 +80,6 @@ class KvCache(Lever):
         room = "" if tokens is None else f"; room for {tokens:,} tokens"
         per_number = "" if size is None else f", {size:.2f} bytes per number"
         return "proved", f"stored in {label}{per_number}{room}", quotes
-
-    def side_effects(self, mine: EngineFacts, reference: EngineFacts) -> Iterator[tuple[str, str]]:
-        """A smaller pool, whatever made it smaller."""
-        pools = (mine.kv_cache_tokens, reference.kv_cache_tokens)
-        if pools[0] is not None and pools[1] is not None and pools[0] < _SMALLER_POOL * pools[1]:
-            yield "a smaller KV pool", f"{pools[0]:,} tokens, {pools[1]:,} without"
 
 
 def _same_type(wanted: str, reported: str) -> bool:

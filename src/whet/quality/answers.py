@@ -16,9 +16,7 @@ from whet.core.records.summary import Estimate
 from whet.quality.asking import ModelEndpoint, ask, describe, describe_missing, first_choice
 from whet.quality.data import Task
 from whet.quality.paired import (
-    PairedTest,
     compare_pairs,
-    detectable_drop,
     share_difference,
     wilson,
 )
@@ -137,7 +135,6 @@ def score_task(
         lost=None if test is None else test.lost,
         gained=None if test is None else test.gained,
         p_value=None if test is None else test.p_value,
-        detectable_drop=_visible_drop(test, baseline_values or values, by_grade=by_grade),
         difference=_difference(pairs, gains, by_grade=by_grade) if pairs else None,
         graded=by_grade,
     )
@@ -156,20 +153,6 @@ def _difference(
 def _mean(values: Sequence[float]) -> Estimate:
     """Return the mean with a bootstrap interval over questions, all of the same weight."""
     return document_mean([(value, 1) for value in values])
-
-
-def _visible_drop(
-    test: PairedTest | None, values: Sequence[float], *, by_grade: bool
-) -> float | None:
-    """Return the detectable drop; None if it exceeds the mean of ``values``, all there is to lose.
-
-    Without pairs only right and wrong answers have one.
-    """
-    if test is not None:
-        drop = test.detectable_drop
-    else:
-        drop = None if by_grade else detectable_drop(len(values))
-    return drop if drop is not None and drop <= sum(values) / len(values) else None
 
 
 def tasks_at_chance(

@@ -110,14 +110,12 @@ class PairedTest:
     """Values against the baseline's on the same questions.
 
     ``lost`` and ``gained`` count values that got worse and better. ``p_value`` is McNemar's exact
-    test for 0 and 1, a sign-flip test for grades. ``detectable_drop`` is the smallest loss that
-    these pairs detect with 80 % power at 5 %.
+    test for 0 and 1, a sign-flip test for grades.
     """
 
     lost: int
     gained: int
     p_value: float
-    detectable_drop: float | None
 
 
 def compare_pairs(gains: Sequence[float], *, by_grade: bool) -> PairedTest:
@@ -128,25 +126,7 @@ def compare_pairs(gains: Sequence[float], *, by_grade: bool) -> PairedTest:
         lost=lost,
         gained=gained,
         p_value=sign_flip(gains) if by_grade else mcnemar(lost, gained),
-        detectable_drop=detectable_mean_drop(gains)
-        if by_grade
-        else detectable_drop(len(gains), gained / len(gains)),
     )
-
-
-def detectable_mean_drop(differences: Sequence[float]) -> float | None:
-    """Return the smallest detectable fall of a mean grade: (z₀.₉₇₅ + z₀.₈) · s ÷ √n.
-
-    s is the standard deviation of the paired differences (Miller, arXiv 2411.00640, section 5).
-    None if fewer than two pairs differ, because s then does not describe a loss.
-    """
-    from scipy.stats import norm
-
-    if sum(abs(d) > _SAME for d in differences) < 2:
-        return None
-    spread = float(np.std(differences, ddof=1))
-    reach = float(norm.isf(SIGNIFICANCE / 2) + norm.isf(1 - POWER))
-    return reach * spread / float(np.sqrt(len(differences)))
 
 
 def worse(score: TaskScore) -> bool:

@@ -21,8 +21,8 @@ A task that the baseline answers no better than chance is refused: it is named a
 without another task the verdict is unknown. So it is where over a tenth of the answers on either
 side are reasoning that did not end.
 
-A test that finds no loss does not prove its absence: each score states its detectable drop, and
-the record that of all tasks together.
+A test that finds no loss does not prove its absence: each score has the interval of its
+difference, and the record the loss that all tasks together detect.
 """
 
 from __future__ import annotations
@@ -334,7 +334,11 @@ def _unfinished(findings: Findings) -> tuple[list[str], bool]:
 
 def _blind(scores: Sequence[TaskScore]) -> list[str]:
     """Name tasks too small to detect any loss; this changes no verdict."""
-    blind = [score.task for score in scores if score.detectable_drop is None and not score.graded]
+    blind = [
+        score.task
+        for score in scores
+        if not score.graded and detectable_drop(score.n, (score.gained or 0) / score.n) is None
+    ]
     return [f"too few questions to detect a loss in {', '.join(blind)}"] if blind else []
 
 

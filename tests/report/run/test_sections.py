@@ -10,12 +10,10 @@ import pytest
 
 from tests.report.forms import FORMS, bullets, html, markdown, nodes, section, table
 from tests.report.run_factory import make_run
-from tests.report.run_gate import graded
 from tests.report.run_texts import SCRIPT, VARIANTS
 from tests.run_copy import replace
 from whet.core.load import Load
 from whet.core.records.effects import LeverEffect, LeverEffects
-from whet.core.records.evidence import LeverCost, LeverCosts
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic, LosslessCheck, TokenIdentity
 from whet.core.records.summary import Estimate
@@ -70,7 +68,6 @@ def test_a_graded_task_has_a_mean_and_no_count_of_right_answers(gated: Run) -> N
         "41.2% mean grade of 40; -1.8 (-3.9 … +0.40) points; −19 +12, p = 0.0713"
     )
     assert "141 of 150; -1.3 (-4.0 … +0.67) points; −3 +1, p = 0.625" in rows["awq"][0]
-    assert rows["can see a loss of"] == ["3.1 points", "3.1 points", "2.1 points"]
 
 
 def test_what_all_tasks_together_detect_is_one_sentence(gated: Run) -> None:
@@ -79,20 +76,6 @@ def test_what_all_tasks_together_detect_is_one_sentence(gated: Run) -> None:
     two = with_quality(one, "awq+cache", lambda old: replace(old, detectable_loss=0.0584))
     words = "With 80% power, all tasks together detect a loss of 5.1 to 5.8 points."
     assert markdown(two).count(words) == 1
-
-
-def test_a_set_that_sees_nothing_says_so(gated: Run) -> None:
-    blind = replace(graded(paired=True), detectable_drop=None)
-    one = with_quality(gated, "awq", lambda old: replace(old, tasks=(*old.tasks[:2], blind)))
-    wider = with_quality(
-        one,
-        "awq+cache",
-        lambda old: replace(old, tasks=(*old.tasks[:2], replace(blind, detectable_drop=0.034))),
-    )
-    rows = table(wider, "quality", "Task scores")
-    assert rows["can see a loss of"][2] == "2.1 to 3.4 points; not known for awq"
-    rows = table(replace(wider, variants=("fp16", "awq")), "quality", "Task scores")
-    assert rows["can see a loss of"][2] == "too few differ to say"
 
 
 def test_a_lost_answer_of_several_variants_is_shown_once(whole: Run) -> None:
@@ -209,32 +192,6 @@ def test_levers_are_named_with_their_tables(whole: Run) -> None:
     view = LeverEffects(baseline="fp16", levers=(AWQ, SPEC), effects=tuple(effects))
     rows = table(replace(whole, lever_effects=view), "levers", "Throughput: effect of one lever")
     assert rows[AWQ] == ["alone", *["1.50 1.35 … 1.65"] * 2]
-
-
-def test_the_same_side_effect_is_one_line_with_its_concurrency(tmp_path: Path) -> None:
-    def cost(what: str, detail: str, size: int | None = None) -> LeverCost:
-        return LeverCost(
-            variant="awq+draft",
-            reference="awq",
-            levers=(SPEC,),
-            what=what,
-            detail=detail,
-            load=None if size is None else Load.at(size),
-        )
-
-    costs = (
-        cost("a smaller KV pool", "300,000 tokens"),
-        cost("a lower hit rate", "0.6, 0.8 without", 4),
-        cost("a lower hit rate", "0.5, 0.7 without", 1),
-    )
-    root = make_run(tmp_path / "run").root
-    with RunStore.open(root, resume=True) as store:
-        store.put("costs", "all", LeverCosts(costs=costs))
-    part = markdown(Run(RunStore.read(root)))
-    assert (
-        "| awq+draft | awq | a lower hit rate | 0.5, 0.7 without; 0.6, 0.8 without | 1, 4 |" in part
-    )
-    assert "| awq+draft | awq | a smaller KV pool | 300,000 tokens | all |" in part
 
 
 def test_evidence_that_is_not_proved_comes_first(whole: Run) -> None:

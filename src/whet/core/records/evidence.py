@@ -121,32 +121,9 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialNotices:
-    """Notable lines that the engine logged while a trial ran: what came with the lever, timed."""
+    """Notable lines that the engine logged while a trial ran: kernels compiled late, …"""
 
     variant: str
     load: Load
     trial: int
     notices: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeverCost:
-    """Something that came along with ``levers``: ``variant`` has it and ``reference`` has not.
-
-    ``what`` is a short word (``async scheduling off``), ``detail`` the engine's own words or the
-    two figures.
-    """
-
-    variant: str
-    reference: str
-    levers: tuple[str, ...]
-    what: str
-    detail: str
-    load: Load | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeverCosts:
-    """Every cost of a run, as stored."""
-
-    costs: tuple[LeverCost, ...]

@@ -20,9 +20,8 @@ class TaskScore:
     ``score`` is the share of right answers, or the mean grade where the task is ``graded`` from 0
     to 1; ``right`` then counts grades of 0.5 and above, and ``lost`` and ``gained`` the answers
     that got worse and better. ``p_value`` is McNemar's exact test, for grades a sign-flip
-    permutation test; None for the baseline itself. ``detectable_drop`` is the smallest loss of
-    ``score`` that this set sees with 80 % power at 5 %. ``difference`` is this variant's score
-    less the baseline's, over the questions that both answered.
+    permutation test; None for the baseline itself. ``difference`` is this variant's score less
+    the baseline's, over the questions that both answered.
     """
 
     task: str
@@ -33,7 +32,6 @@ class TaskScore:
     lost: int | None
     gained: int | None
     p_value: float | None
-    detectable_drop: float | None
     difference: Estimate | None = None
     graded: bool = False
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from whet.engines.base import Counters, EngineProfile, Kernels, LayerWords, Pages
-from whet.engines.failures import Failures
+from whet.engines.failures import Failures, read_signs
 from whet.engines.llamacpp.engine import LlamaCppEngine
-from whet.engines.llamacpp.failures import FAILURES
 from whet.engines.llamacpp.log import KERNELS, read_log
 from whet.engines.llamacpp.pages import COUNTERS, read_declared
 
@@ -28,5 +27,5 @@ PROFILE: Final = EngineProfile(
     ),
     pages=Pages(settings="/props"),
     counters=Counters(names=COUNTERS, caches_tokens=True),
-    failures=Failures(signs=FAILURES),
+    failures=Failures(signs=read_signs("llamacpp")),
 )

@@ -13,8 +13,8 @@ from whet.engines.base import (
     Patterns,
     Scoring,
 )
+from whet.engines.failures import Failures, read_signs
 from whet.engines.sglang.engine import SglangEngine, find_installed
-from whet.engines.sglang.failures import FAILURES
 from whet.engines.sglang.limits import build_problem, not_installed
 from whet.engines.sglang.log import KERNELS, START_LINE, UNIT_KV_SCALE, read_log
 from whet.engines.sglang.pages import COUNTERS, read_declared
@@ -42,7 +42,9 @@ PROFILE: Final = EngineProfile(
     kernels=KERNELS,
     pages=Pages(cache="/server_info"),
     counters=Counters(names=COUNTERS, caches_tokens=True, counts_every_prompt=True),
-    failures=FAILURES,
+    failures=Failures(
+        signs=read_signs("sglang"), ends_itself="Received sigquit from a child process"
+    ),
     scoring=Scoring(dialect=DIALECT),
     installation=Installation(find=find_installed, missing=not_installed, problem=build_problem),
 )

@@ -1,1 +1,1 @@
-"""Quantize one checkpoint, serve it once, publish: whet quantize."""
+"""One checkpoint quantized outside of a run: whet quantize."""

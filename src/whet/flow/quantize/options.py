@@ -52,17 +52,6 @@ class CalibrationOptions:
     """Seed that draws the samples."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Afterwards"))
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublishOptions:
-    """What happens to the written checkpoint."""
-
-    push_to_hub: str | None = None
-    """Upload to this repository of the hub, owner/name; private without --public."""
-    public: bool = False
-    """Create or use a public repository."""
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizeOptions:
@@ -72,12 +61,6 @@ class QuantizeOptions:
     """cpu, cuda or cuda:1. Default: the first GPU if there is one."""
     recipe: RecipeOptions = RecipeOptions()
     text: CalibrationOptions = CalibrationOptions()
-    after: PublishOptions = PublishOptions()
-
-    def refuse_misfits(self) -> None:
-        """``UsageError`` for options that have no meaning together."""
-        if self.after.public and self.after.push_to_hub is None:
-            raise UsageError("--public says how to upload", fix="add --push-to-hub REPO")
 
     def recipe_spec(self) -> RecipeSpec:
         """The recipe. ``UsageError`` for a value that is wrong or means nothing beside others."""

@@ -22,7 +22,6 @@ from whet.report.document import (
     Table,
     figure_cell,
     figure_columns,
-    row,
     table,
     text_cell,
     verdict_cell,
@@ -118,19 +117,13 @@ def _likelihood(
 
 
 def task_table(sides: Mapping[str, Sequence[TaskScore]]) -> Table:
-    """The scores of each side by task, and the loss that a task can see."""
+    """The scores of each side by task."""
     scores = {side: {score.task: score for score in own} for side, own in sides.items() if own}
     names = list(dict.fromkeys(name for own in scores.values() for name in own))
-    visible = (
-        _visible([(v, own[name]) for v, own in scores.items() if name in own]) for name in names
-    )
     return table(
         "Task scores",
         [Column(name="config"), *(Column(name=name, figure=True) for name in names)],
-        [
-            *([side, *(_score(own.get(name)) for name in names)] for side, own in scores.items()),
-            row(["can see a loss of", *visible], tone="muted"),
-        ],
+        ([side, *(_score(own.get(name)) for name in names)] for side, own in scores.items()),
         details=True,
     )
 
@@ -150,16 +143,6 @@ def _score(score: TaskScore | None) -> Cell:
 def flips_words(lost: int | None, gained: int | None) -> str:
     """``−3 +1``: answers lost and gained; a dash where they were not paired."""
     return DASH if lost is None or gained is None else f"−{lost:,} +{gained:,}"
-
-
-def _visible(scores: Sequence[tuple[str, TaskScore]]) -> str:
-    """The loss that a task's set can see, over the variants that were paired with the baseline."""
-    paired = [each for each in scores if each[1].p_value is not None] or list(scores)
-    drops = [s.detectable_drop for _, s in paired if s.detectable_drop is not None]
-    if not drops:
-        return "too few differ to say" if paired[0][1].graded else "none: too few questions"
-    blind = [name for name, score in paired if score.detectable_drop is None]
-    return f"{_span(drops)}; not known for {', '.join(blind)}" if blind else _span(drops)
 
 
 def _span(drops: Sequence[float]) -> str:

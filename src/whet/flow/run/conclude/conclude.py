@@ -12,7 +12,7 @@ from whet.core.flags import drop_kv_sizing
 from whet.core.protocols import Observer
 from whet.core.records.decision import Decision, Excluded
 from whet.core.records.effects import LeverEffects
-from whet.core.records.evidence import LeverCosts, VerdictSet
+from whet.core.records.evidence import VerdictSet
 from whet.core.records.spread import SpreadSet
 from whet.core.run import Run
 from whet.core.store import RunStore, write_atomic, write_json
@@ -25,7 +25,6 @@ from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.degenerate import examine_all
 from whet.flow.run.conclude.faults import engine_faults, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
-from whet.flow.run.conclude.side_effects import lever_costs
 from whet.flow.run.conclude.speculation_map import speculation_map
 from whet.flow.run.conclude.spreads import spreads_of
 from whet.levers import lever_diff
@@ -74,7 +73,6 @@ def _store_summary(run: Run, summary: RunSummary) -> None:
         by_variant[verdict.variant].append(verdict)
     for name, verdicts in by_variant.items():
         store.put("verdicts", name, VerdictSet(variant=name, verdicts=tuple(verdicts)))
-    store.put("costs", "all", LeverCosts(costs=lever_costs(run, summary.cells)))
     store.put("effects", "all", _effects(run, summary))
     store.put("spreads", "all", SpreadSet(spreads=tuple(spreads_of(summary))))
     if (pays := speculation_map(run, summary)) is not None:
