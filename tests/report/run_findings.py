@@ -185,7 +185,7 @@ def cell_decisions(texts: Texts) -> tuple[CellDecision, ...]:
 
 
 def decision(texts: Texts) -> Decision:
-    """A matrix with a cell that meets its limits, one that does likely, and nothing, as its rows."""
+    """A matrix whose rows are a cell that meets its limits, one that does likely, and none."""
     cost = around(PRICE / 3600 / speed("awq+cache", 8) * 1e6, 0.03, 3)
     base = around(PRICE / 3600 / speed("fp16", 32) * 1e6, 0.03, 3)
     matrix = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -213,7 +212,13 @@ class TierChoices:
             return True
         if item.fleet is not None:
             point = recommended_point(self.tier.tier, self.inputs.objective)
-            return self._misses((usual.cell.variant, item.cell.load), point, shown)
+            place = usual.cell.variant, item.cell.load
+            sent = shown.again.get(place)
+            holds = sent is not None and all(
+                figure is not None and figure.high is not None and figure.high < limit
+                for _, limit, figure in point.bounds(sent.cell)
+            )
+            return holds or item.usd >= usual.usd or self._misses(place, point, shown)
         if change is None or change.different:
             return True
         return self.tier.fresh["tps_mean"].is_hopeless(
@@ -285,7 +290,7 @@ class TierChoices:
     def _misses(self, place: Cell, point: SloPoint, shown: Confirmation) -> bool:
         """Whether a cell misses a limit for sure, at the last of several looks."""
         if place in shown.missed and place not in shown.again:
-            return True  # failed requests
+            return any(x.errors for x in self.tier.confirmation if (x.variant, x.load) == place)
         fresh = place in shown.again
         tables = self.tier.fresh if fresh else self.tier.tables
         item = shown.again.get(place) or next((x for x in self.own if x.place == place), None)
@@ -373,29 +378,3 @@ def _why_not(item: EligibleCell, usual: EligibleCell, change: Difference) -> str
 def saving_of(throughput: Difference) -> Estimate:
     """1 − cost ÷ the reference's, from the ratio of throughput at one price."""
     return throughput.ratio.mapped(lambda ratio: 1 - 1 / ratio)
-
-
-def saving_between_machines(cost: Estimate, reference: Estimate) -> Estimate:
-    """1 − cost ÷ reference of two independent figures above 0, with a 95% interval.
-
-    MOVER on the log scale (Zou and Donner, *Statistics in Medicine* 27, 2008): the limits'
-    distances from the points add in squares. Open if either figure has no interval.
-    """
-    value = cost.value / reference.value
-    samples = min(cost.samples, reference.samples)
-    up, down = _arms(cost), _arms(reference)
-    if up is None or down is None:
-        return Estimate(value=1 - value, low=None, high=None, samples=samples)
-    return Estimate(
-        value=1 - value,
-        low=1 - value * math.exp(math.hypot(up[1], down[0])),
-        high=1 - value * math.exp(-math.hypot(up[0], down[1])),
-        samples=samples,
-    )
-
-
-def _arms(figure: Estimate) -> tuple[float, float] | None:
-    """Distances of the lower and the upper limit from the point, on the log scale."""
-    if figure.low is None or figure.high is None or figure.low <= 0:
-        return None
-    return math.log(figure.value / figure.low), math.log(figure.high / figure.value)

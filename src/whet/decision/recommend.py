@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from whet.core.records.decision import LimitAdvice, MatrixEntry, Recommendation
 from whet.core.records.quality import QualityRecord
+from whet.core.records.summary import Estimate
 from whet.decision import words
-from whet.decision.choice import Choice, TierChoices, saving_between_machines
+from whet.decision.choice import Choice, TierChoices
 from whet.decision.eligible import DecisionInputs, EligibleCell, TierInputs
 from whet.decision.matrix import SloPoint, meets, recommended_point, too_few, why_none
 from whet.metrics.estimates import enough_from
@@ -183,3 +184,29 @@ def _lossless(record: QualityRecord | None) -> str | None:
         "no effect of speculation on answers was observed: "
         f"{parity.same} of {parity.prompts} greedy continuations equal the plain server's{own}"
     )
+
+
+def saving_between_machines(cost: Estimate, reference: Estimate) -> Estimate:
+    """1 − cost ÷ reference of two independent figures above 0, with a 95% interval.
+
+    MOVER on the log scale (Zou and Donner, *Statistics in Medicine* 27, 2008): the limits'
+    distances from the points add in squares. Open if either figure has no interval.
+    """
+    value = cost.value / reference.value
+    samples = min(cost.samples, reference.samples)
+    up, down = _arms(cost), _arms(reference)
+    if up is None or down is None:
+        return Estimate(value=1 - value, low=None, high=None, samples=samples)
+    return Estimate(
+        value=1 - value,
+        low=1 - value * math.exp(math.hypot(up[1], down[0])),
+        high=1 - value * math.exp(-math.hypot(up[0], down[1])),
+        samples=samples,
+    )
+
+
+def _arms(figure: Estimate) -> tuple[float, float] | None:
+    """Distances of the lower and the upper limit from the point, on the log scale."""
+    if figure.low is None or figure.high is None or figure.low <= 0:
+        return None
+    return math.log(figure.value / figure.low), math.log(figure.high / figure.value)

@@ -127,7 +127,7 @@ class Difference:
     interval leaves out 1, and what had to be shown before was. ``starts_needed`` of each in all
     would show a difference of this size with 80% power, None where more than 200. ``detectable`` is
     the smallest difference, as a share, that these starts would have shown with 80% power.
-    ``fresh``: the starts are those of a confirmation, at every look of which the interval holds.
+    ``fresh``: the starts are those of a confirmation, whose interval holds at every look.
     """
 
     metric: str

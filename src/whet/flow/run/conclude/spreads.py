@@ -36,8 +36,8 @@ def _cells(table: StartTable) -> Iterator[StartSpread]:
 
 
 def _unlike(table: StartTable) -> tuple[UnlikeSpread, ...]:
-    found = unlike_variants(table.pool)
-    found |= {load.words: sds for load, sds in unlike_loads(table.pool).items()}
+    unlike = unlike_variants(table.pool)
+    unlike |= {load.words: sds for load, sds in unlike_loads(table.pool).items()}
     return tuple(
-        UnlikeSpread(name=name, sd=sd, others=others) for name, (sd, others) in found.items()
+        UnlikeSpread(name=name, sd=sd, others=others) for name, (sd, others) in unlike.items()
     )
