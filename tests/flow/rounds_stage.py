@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import pytest
 from tests.flow.stage import FakeEngine, FakeServer, tiny_spec
 from tests.metrics.events import steady, trial
 from whet.core.errors import EngineLostError, EngineStartError
-from whet.core.protocols import Server, Silent
+from whet.core.protocols import Observer, Server, Silent
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import Declared
 from whet.core.records.load import TrialRecord
@@ -102,21 +103,25 @@ class Stand(FakeEngine):
 class Bench:
     """Trials and quality as they are asked for; each is over at once.
 
-    ``slower`` is the share of the first start's speed that every later start has less; ``speeds``
-    are those of (variant, concurrency), ``failing`` those that come back failed. Answers pass the
+    ``slower`` is the share of the first start's speed that every later start has less, ``wobble``
+    the standard deviation of a start, as a share. ``speeds`` are those of (variant, concurrency),
+    ``failing`` those that come back failed. Answers pass the
     gate where ``passes``. Cells in ``tired`` hardly move from trial 2 on. A variant in ``capacity``
-    takes a second to its first token above so many requests in a trial.
+    takes seconds to its first token above so many requests in a trial, one in ``first_capacity`` in
+    the first two trials alone.
     """
 
     engine: Stand = field(default_factory=Stand)
     plans: list[TrialPlan] = field(default_factory=list)
     judged: list[tuple[str, bool]] = field(default_factory=list)
     slower: float = 0.0
+    wobble: float = 0.0
     speeds: dict[tuple[str, int], float] = field(default_factory=dict)
     failing: set[tuple[str, int]] = field(default_factory=set)
     passes: bool = False
     tired: set[tuple[str, int]] = field(default_factory=set)
     capacity: dict[str, float] = field(default_factory=dict)
+    first_capacity: dict[str, float] = field(default_factory=dict)
     stop_at: int | None = None
 
     @property
@@ -126,7 +131,9 @@ class Bench:
     def run_trial(self, _url: str, _model: str, *, plan: TrialPlan, **asked: Any) -> TrialRecord:
         cell = (plan.variant, plan.load.slots)
         speed = self.speeds.get(cell, 1.0) - self.slower * (len(self.engine.started) - 1)
-        if len(plan.offsets_ns) > self.capacity.get(plan.variant, math.inf):
+        speed *= 1 + random.Random(f"{plan.variant} {plan.trial}").gauss(0, self.wobble)
+        most = (self.first_capacity if plan.trial < 2 else {}) | self.capacity
+        if len(plan.offsets_ns) > most.get(plan.variant, math.inf):
             speed = 0.001
         if cell in self.tired and plan.trial >= 2:
             speed = 0.001
@@ -192,9 +199,11 @@ def spec_of(folder: Path, order: str = "interleaved", trials: int = 3, **change:
     return tiny_spec(folder, **{"variants": VARIANTS, "load": load | small, **change})
 
 
-def story(bench: Bench, spec: Spec, root: Path, *, resume: bool = False) -> None:
+def story(
+    bench: Bench, spec: Spec, root: Path, *, resume: bool = False, observer: Observer | None = None
+) -> None:
     with RunStore.open(root, resume=resume) as store:
-        run(spec, Recorder(store=store, observer=Silent()), engines=bench.engine)
+        run(spec, Recorder(store=store, observer=observer or Silent()), engines=bench.engine)
 
 
 def cells(root: Path) -> dict[tuple[str, float], CellSummary]:

@@ -325,7 +325,7 @@ class Run:
 
     @cached_property
     def unmeasured(self) -> tuple[str, ...]:
-        """In sentences, the cells that the run still lacks. A failed cell is a result."""
+        """In sentences, what the run has still to measure. A failed cell is a result."""
         untouched = [name for name in self._required_variants if not self._has_begun(name)]
         sentences = [f"Not measured yet: {', '.join(untouched)}."] if untouched else []
         for name in self._required_variants:
@@ -334,6 +334,9 @@ class Run:
                 count = plural(self._trial_counts.get(name, 0), "trial")
                 stored = f" ({count} kept)" if self.decision is None else ""
                 sentences.append(f"{name} has no figures at {loads_words(lacking)}{stored}.")
+        kinds = ("decision", "decision"), ("finalists", "0")
+        if [self.store.status(*each) is None for each in kinds] == [True, False]:
+            sentences.append("The confirmation is not finished.")
         return tuple(sentences)
 
     @property

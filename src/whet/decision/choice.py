@@ -308,7 +308,8 @@ class TierChoices:
         With ``most`` whether so many starts might show that.
         """
         if place in self.main.missed and place not in self.main.again:
-            return most is None
+            failed = (x.errors for x in self.tier.confirmation if (x.variant, x.load) == place)
+            return most is None and any(failed)
         item = self.main.again.get(place)
         looks, tables = self.tier.looks, self.tier.fresh
         if item is None:

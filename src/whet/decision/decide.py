@@ -71,7 +71,8 @@ def _statuses(
     """Yield the status of every cell of a tier, judged at its recommended point."""
     tier, again = choices.tier, choices.main.again
     kinds = {(item.variant, item.load): item.kind for item in excluded if item.tier == tier.tier}
-    by_place = {item.place: again.get(item.place, item) for item in choices.own} | dict(again)
+    lost = choices.main.missed.keys() - again.keys()
+    by_place = {item.place: item for item in choices.own if item.place not in lost} | dict(again)
     point = recommended_point(tier.tier, choices.inputs.objective)
     places = [(cell.variant, cell.load) for cell in (*tier.cells, *tier.confirmation)]
     best = None if chosen is None else (chosen.tier, chosen.variant, chosen.load)

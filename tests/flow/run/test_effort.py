@@ -28,11 +28,11 @@ def effort(spec: Spec) -> Effort:
 
 def test_every_start_and_trial_is_counted_with_the_confirmation() -> None:
     took = effort(spec())
-    assert (took.starts, took.trials) == (4 * 2 + 3 * 2, 4 * 2 * 2 + 3 * 2)
+    assert (took.starts, took.trials) == (4 * 2 + 2 * 2, 4 * 2 * 2 + 2 * 2)
     # a trial: 16 requests of 100 tokens, or 80 in 8 slots, at 10 ms each
-    trials = 4 * 2 * (16 + 10) + 3 * 2 * 16
-    assert took.seconds == pytest.approx(14 * 45 + trials)
-    assert "14 server starts, 22 trials" in took.text
+    trials = 4 * 2 * (16 + 10) + 2 * 2 * 16
+    assert took.seconds == pytest.approx(12 * 45 + trials)
+    assert "12 server starts (at most 28), 20 trials" in took.text
 
 
 def test_servers_that_start_together_wait_for_one_another_once() -> None:

@@ -137,7 +137,7 @@ def outcome(decision: Decision) -> tuple[object, ...]:
     chosen = decision.recommendation
     return (
         chosen and (chosen.variant, chosen.load),
-        [(each.outcome, each.variant, each.load) for each in decision.matrix],
+        [(each.meets, each.variant, each.load) for each in decision.matrix],
         sorted((each.variant, str(each.load), each.status) for each in decision.cells),
         [(each.variant, each.kind) for each in decision.excluded],
     )

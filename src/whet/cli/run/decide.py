@@ -8,8 +8,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions, print_json
+from whet.cli.run.output import why_nothing_qualifies
 from whet.cli.terminal import TerminalConsole
-from whet.core.errors import MeasurementError
+from whet.core.errors import MeasurementError, NothingQualifiesError
 from whet.core.records.codec import encode
 from whet.core.run import Run
 
@@ -22,7 +23,8 @@ def decide(
 ) -> None:
     """Redo the decision from stored runs; pass several runs to compare machines.
 
-    Exit code 6 if a run is unfinished: what it has not measured could change the decision.
+    Exit code 9 if nothing meets the objective, 6 if a run is unfinished: what it has not measured
+    could change the decision.
     """
     from whet.flow.run.conclude.conclude import decide_over
     from whet.report.run.files import print_decision
@@ -42,3 +44,5 @@ def decide(
         print_json({"runs": [str(path) for path in run_dirs], "decision": encode(decision)})
     else:
         print_decision(decision, output.console)
+    if decision.recommendation is None:
+        raise NothingQualifiesError(why_nothing_qualifies(runs[0], decision))

@@ -14,6 +14,10 @@ _OBJECTIVE = (
     "every cell was measured and none meets the objective with its evidence and quality; "
     "loosen objective.recommend_ttft_ms or recommend_quality, or add variants"
 )
+_NOT_CONFIRMED = (
+    "every cell that met the objective missed a limit, or failed, when it was measured again; add "
+    "lower loads, or loosen objective.recommend_ttft_ms"
+)
 
 
 def write_and_print_report(
@@ -85,7 +89,8 @@ def why_nothing_qualifies(run: Run, decision: Decision) -> str:
         if verdict.variant == variant and verdict.outcome == "unproved"
     ]
     if not unproved:
-        return _OBJECTIVE
+        again = any(item.kind == "not confirmed" for item in decision.excluded)
+        return _NOT_CONFIRMED if again else _OBJECTIVE
     kinds = sorted({verdict.claim.kind for verdict in unproved})
     why = "; ".join(dict.fromkeys(f"{v.claim.kind}: {v.observed}" for v in unproved))
     return (

@@ -8,22 +8,25 @@ from typing import Final
 
 from whet.core.format import plural
 from whet.core.spec import Spec
+from whet.metrics.significance import looks_at
 
 _START_S: Final = {"cpu": 45.0, "cuda": 120.0}
 _TOGETHER: Final = 1 / 3
 """What each further server that starts at the same time adds, as a share of one start."""
 _TOKEN_S: Final = 0.01
-_FINALISTS: Final = 3
-_CONFIRMATIONS: Final = 2
 _SEARCHED: Final = 8
 """Rates that a search for the highest one tries, at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """What a run will do; ``seconds`` is a rough figure without the checks of answers."""
+    """What a run will do; ``seconds`` is a rough figure without the checks of answers.
+
+    ``most_starts`` where the confirmation takes all that it may.
+    """
 
     starts: int
+    most_starts: int
     trials: int
     seconds: float
     start_s: float
@@ -32,8 +35,9 @@ class Effort:
     def text(self) -> str:
         """One line for a person."""
         start = f"a start takes {self.start_s:g} s and " if self.start_s else ""
+        most = f" (at most {self.most_starts})" if self.most_starts > self.starts else ""
         return (
-            f"{plural(self.starts, 'server start')}, {plural(self.trials, 'trial')}: about "
+            f"{plural(self.starts, 'server start')}{most}, {plural(self.trials, 'trial')}: about "
             f"{math.ceil(self.seconds / 60)} min and the checks of answers, if {start}a token "
             f"{1000 * _TOKEN_S:g} ms"
         )
@@ -56,12 +60,14 @@ def effort_of(spec: Spec, names: list[str], *, device: str, answer_tokens: float
     groups = [set(group) & set(names) for group in load.together]
     together = sum(len(group) - 1 for group in groups if group)
     rounds = load.trials if load.order == "interleaved" else 1
-    again = min(_FINALISTS, len(names)) * _CONFIRMATIONS if load.confirm and names[1:] else 0
+    arms = 2 if load.confirm and names[1:] else 0  # the cheapest and the default, measured again
+    again, more = arms * looks_at(load.max_starts)[0], arms * load.max_starts
     attached = all(each.url is not None for each in spec.engines_used)
     start_s = 0.0 if attached else _START_S[device]
     waited = rounds * (len(names) - (1 - _TOGETHER) * together) + again
     return Effort(
         starts=len(names) * rounds + again,
+        most_starts=len(names) * rounds + more,
         trials=len(names) * load.trials * len(each_s) + again,
         seconds=waited * start_s + len(names) * load.trials * sum(each_s) + again * max(each_s),
         start_s=start_s,

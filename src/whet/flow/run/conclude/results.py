@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from whet.core.load import Load, cell_key
+from whet.core.records.decision import Finalists
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import EngineFacts, Evidence, Verdict
 from whet.core.records.summary import CellSummary, Estimate, MemoryKind
@@ -55,7 +56,7 @@ class RunSummary:
     @property
     def newest(self) -> Iterator[CellSummary]:
         """Every cell once, a cell that was measured again with its fresh figures."""
-        again = {(cell.variant, cell.load): cell for cell in self.confirmation}
+        again = {(cell.variant, cell.load): cell for cell in self.confirmation if cell.trials}
         for cell in self.cells:
             other = again.pop((cell.variant, cell.load), None)
             yield cell if other is None else replace(other, selected_cost=cell.cost_per_1m_tokens)
@@ -128,9 +129,14 @@ def cells_of_variant(run: Run, name: str) -> Iterator[CellSummary]:
 
 
 def _confirmation_cells(run: Run, name: str) -> Iterator[CellSummary]:
+    """A finalist that does not start again has failed, whatever starts it had before."""
+    start_failure = run.store.reason("starts", name)
+    finalists = [cell for each in run.store.all("finalists", Finalists) for cell in each.cells]
     for size in run.measured_at(name):
         trials = run.trials_of(name, size, confirmation=True)
-        if trials:
+        if start_failure is not None and (name, size) in finalists:
+            yield _never_started(run, name, size, start_failure)
+        elif trials:
             yield summarise(trials, cell=_context(run, name, size))
 
 

@@ -23,8 +23,9 @@ def confirm(plan: Plan, recorder: Recorder, measurer: Measurer) -> None:
     """Serve the cheapest cell and the default's again, on traffic that the run has not sent.
 
     Both have fresh starts in turn, in steps, until their difference is shown, cannot be shown by
-    ``load.max_starts``, or those are spent. Where one misses a limit there, the next finalists are
-    measured, three choices at most. Nothing is measured where fewer than two variants qualify.
+    ``load.max_starts``, or those are spent. Where one misses a limit there, or does not start, the
+    next finalists are measured, three choices at most. Nothing is measured where fewer than two
+    variants qualify.
     """
     if not plan.spec.load.confirm or len(choices_of(Run(recorder.store)).rivals) < 2:
         return
@@ -35,12 +36,11 @@ def confirm(plan: Plan, recorder: Recorder, measurer: Measurer) -> None:
         if not finalists:
             return
         _measure(plan, recorder, measurer, finalists, attempt)
-        choices = choices_of(Run(recorder.store))
-        if choices.main.item is None or choices.main.settled:
+        if choices_of(Run(recorder.store)).main.settled:
             return
     recorder.observer.warn(
-        f"{_ATTEMPTS} choices of the cheapest configuration missed a limit when they were measured "
-        "again: the loads are at the machine's limit, so add lower ones"
+        f"{_ATTEMPTS} choices of the cheapest configuration missed a limit, or failed, when they "
+        "were measured again: add lower loads, at which the machine is not at its limit"
     )
 
 
