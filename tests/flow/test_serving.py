@@ -12,18 +12,9 @@ from whet.core.errors import EngineStartError
 from whet.core.provenance import Device
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.spec import EngineSpec
-from whet.engines import engine_for
 from whet.flow import serving
 
 CPU = Device(kind="cpu", name="EPYC", memory_bytes=2**34, count=1, driver=None)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "engine"),
-    [("W4A16", "vllm"), ("16bit", "vllm"), ("mixed", "vllm"), ("Q4_K_M", "llamacpp")],
-)
-def test_the_engine_with_kernels_for_the_weights_serves_them(scheme: str, engine: str) -> None:
-    assert engine_for(scheme) == engine
 
 
 def test_a_trial_has_what_its_engine_starts_sooner_with(monkeypatch: pytest.MonkeyPatch) -> None:

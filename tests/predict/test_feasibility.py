@@ -13,13 +13,12 @@ import pytest
 from tests.checkpoint_factory import write_hollow, write_json, write_tiny_llama
 from tests.predict.builders import cpu, gpu
 from whet.checkpoint import read_facts
-from whet.core.errors import StorageError
 from whet.core.provenance import Device
 from whet.core.records.engine import Speculation, Variant
 from whet.core.records.plan import Problem
 from whet.core.spec import Spec, parse_spec
 from whet.core.units import GIB
-from whet.predict import assess_variants, check_disk, disk_problems, disk_uses
+from whet.predict import assess_variants, disk_problems, disk_uses
 
 SPECULATION = Speculation(method="draft_model", num_tokens=4, draft_path="draft")
 
@@ -212,12 +211,6 @@ def test_a_full_disk_is_told_once(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     (problem,) = bench.check(weights="awq", model_path=path)
     assert (problem.variant, problem.kind) == (None, "disk")
     assert bench.check() == ()
-
-
-def test_check_disk_asks_the_nearest_folder(tmp_path: Path) -> None:
-    check_disk(tmp_path / "not" / "yet", 1)
-    with pytest.raises(StorageError, match=rf"below {tmp_path}, but its disk has .* free; free"):
-        check_disk(tmp_path / "not" / "yet", 10**18)
 
 
 def test_on_a_cpu_the_free_memory_is_asked(bench: Bench) -> None:

@@ -92,10 +92,10 @@ def _usage_error(error: CycloptsError) -> UsageError:
     """A wrong option in one sentence."""
     option = error.token.keyword if isinstance(error, UnknownOptionError) and error.token else None
     if sys.argv[1:2] == ["bench"]:
-        from whet.flow.bench.options import REFUSED
+        from whet.flow.bench.options import refused
 
-        if option in REFUSED:
-            return UsageError(f"{option} is not supported: {REFUSED[option]}")
+        if option is not None and (instead := refused().get(option)):
+            return UsageError(f"{option} is not supported: {instead}")
     return UsageError(" ".join(str(error).split()))
 
 

@@ -6,8 +6,6 @@ from typing import Final
 
 LARGEST: Final = 10**9
 """Seconds, tokens, requests a second, dollars: beyond it is a slip of the hand."""
-MOST_DRAFTED: Final = 1024
-"""Tokens that a draft proposes in one step."""
 MOST_DEVICES: Final = 4096
 
 

@@ -19,7 +19,6 @@ __all__ = [
     "ENGINES",
     "EngineProfile",
     "SchemeKernels",
-    "engine_for",
     "get_engine",
     "get_profile",
 ]
@@ -42,12 +41,6 @@ def get_profile(name: str) -> EngineProfile:
     """How the engine of that name is read; ``UsageError`` for an unknown one."""
     profile: EngineProfile = _module(name).PROFILE
     return profile
-
-
-def engine_for(scheme: str) -> str:
-    """Return the first engine with kernels for stored weights; the first of all without one."""
-    known = (name for name in ENGINES if scheme in get_profile(name).kernels.schemes)
-    return next(known, next(iter(ENGINES)))
 
 
 def _module(name: str) -> ModuleType:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -78,6 +81,19 @@ def all_words(
     if wrong:
         raise UsageError("; ".join(wrong))
     return words
+
+
+def refuse_owned(engine: str, key: str, name: str) -> None:
+    """Raise ``UsageError`` for a flag that whet sets itself or must not have (``owned.csv``)."""
+    if (instead := _owned(engine).get(name)) is not None:
+        raise UsageError(f"engine flag {key!r} cannot be set here", fix=f"set {instead}")
+
+
+@cache
+def _owned(engine: str) -> dict[str, str]:
+    file = resources.files("whet.engines").joinpath(engine, "owned.csv")
+    rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
+    return {row["flag"]: row["instead"] for row in rows}
 
 
 def model_name(path: str) -> str:

@@ -2,7 +2,7 @@
 
 from whet.core.records.plan import MemoryPlan, Problem
 from whet.predict.advice import Traffic, advise, far_beyond, fitting_length
-from whet.predict.disk import check_disk, disk_problems, disk_uses
+from whet.predict.disk import disk_problems, disk_uses
 from whet.predict.feasibility import Feasibility, assess_variants, longest_request
 from whet.predict.memory import Demand, group_memory_warnings, plan_memory
 from whet.predict.predict import predict_checkpoint
@@ -15,7 +15,6 @@ __all__ = [
     "Traffic",
     "advise",
     "assess_variants",
-    "check_disk",
     "disk_problems",
     "disk_uses",
     "far_beyond",

@@ -93,20 +93,6 @@ def disk_problems(uses: Iterable[DiskUse]) -> tuple[Problem, ...]:
     )
 
 
-def check_disk(path: Path, needed_bytes: int) -> None:
-    """Raise ``StorageError`` where the disk that holds ``path`` has less than ``needed_bytes``.
-
-    ``path`` need not exist yet: the nearest existing folder above it is checked.
-    """
-    free = _free_bytes(path)
-    if free < needed_bytes:
-        raise StorageError(
-            f"{human_bytes(needed_bytes)} are to be written below {_nearest(path)}, but its disk "
-            f"has {human_bytes(free)} free",
-            fix=f"free {human_bytes(needed_bytes - free)}, or choose a folder on another disk",
-        )
-
-
 def _copies(variants: Sequence[Variant], target: ModelFacts, spec: Spec) -> dict[Path, int]:
     """Bytes of the quantized checkpoints that do not exist yet, by folder."""
     recipes = {Path(each.model_path): spec.recipes.get(each.weights) for each in variants}

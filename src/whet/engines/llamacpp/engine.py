@@ -20,7 +20,7 @@ from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
 from whet.core.redact import public_env
 from whet.core.spec import GGUF_SCHEMES, EngineSpec
-from whet.engines.command import all_words, shell_line
+from whet.engines.command import all_words, refuse_owned, shell_line
 from whet.engines.launch import serve_process
 from whet.engines.llamacpp.tokens import require_same_ids
 
@@ -35,23 +35,6 @@ _FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _COMMON: Final = {"max_num_batched_tokens": "batch-size"}
 """Names that all engines share, and llama-server's own."""
 _SIZES: Final = ("max_model_len", "max_num_seqs")
-_OWNED: Final = {
-    "model": "model.target or the variant's weights",
-    "alias": "nothing: whet names the model itself",
-    "host": "nothing: the server listens on the loopback",
-    "port": "nothing: a free port is chosen at each start",
-    "parallel": "max_num_seqs",
-    "ctx_size": "max_model_len, the context of one request",
-    "cache_prompt": "the variant's prefix_cache",
-    "no_cache_prompt": "the variant's prefix_cache",
-    "spec_type": "the variant's speculation",
-    "spec_draft_model": "the variant's speculation",
-    "spec_draft_n_max": "the variant's speculation",
-    "metrics": "nothing: the evidence is read from them",
-    "verbosity": "nothing: the evidence is read from the log",
-    "api_key": "nothing: a key has no place in a spec",
-}
-"""Flags that whet sets itself (or must not have), and what to set instead."""
 SPEC_TYPES: Final = {"draft_model": "draft-simple", "ngram": "ngram-simple"}
 _COUNTS: Final = {"draft_model": "--spec-draft-n-max", "ngram": "--spec-ngram-simple-size-m"}
 _NGRAM: Final = 5
@@ -245,8 +228,7 @@ def _flag_words(args: dict[str, Scalar], program: str) -> list[str]:
     def words_of(key: str, value: Scalar) -> list[str]:
         name = _COMMON.get(key, key).replace("-", "_")
         negative = f"no_{name}"
-        if name in _OWNED:
-            raise UsageError(f"engine flag {key!r} cannot be set here", fix=f"set {_OWNED[name]}")
+        refuse_owned("llamacpp", key, name)
         if name not in known:
             near = did_you_mean(name, known)
             raise UsageError(f"llama-server has no flag {key!r}{near or '; correct args'}")

@@ -12,7 +12,7 @@ from whet.core.errors import UsageError
 from whet.core.flags import plain_args
 from whet.core.names import did_you_mean
 from whet.core.records.engine import Scalar, Speculation, Variant
-from whet.engines.command import all_words, ask_python
+from whet.engines.command import all_words, ask_python, refuse_owned
 
 ALGORITHMS: Final = {
     "draft_model": "STANDALONE",
@@ -27,25 +27,6 @@ _COMMON: Final = {
     "max_num_batched_tokens": "chunked_prefill_size",
 }
 """Names that all engines share, and SGLang's own."""
-_OWNED: Final = {
-    "model": "model.target or the variant's weights",
-    "model_path": "model.target or the variant's weights",
-    "served_model_name": "nothing: whet names the model itself",
-    "host": "nothing: the server listens on the loopback",
-    "port": "nothing: a free port is chosen at each start",
-    "disable_radix_cache": "the variant's prefix_cache",
-    "speculative_algorithm": "the variant's speculation",
-    "speculative_draft_model_path": "the variant's speculation",
-    "speculative_num_steps": "the variant's speculation",
-    "speculative_eagle_topk": "the variant's speculation",
-    "speculative_num_draft_tokens": "the variant's speculation",
-    "enable_metrics": "nothing: the evidence is read from them",
-    "enable_cache_report": "nothing: the evidence is read from it",
-    "log_level": "nothing: the evidence is read from the log",
-    "log_level_http": "nothing: whet turns the access log off",
-    "api_key": "nothing: a key has no place in a spec",
-}
-"""Flags that whet sets itself (or must not have), and what to set instead."""
 _ASK: Final = """
 import argparse, json
 from sglang.srt.server_args import ServerArgs
@@ -112,8 +93,7 @@ def _own_args(variant: Variant) -> Iterator[tuple[str, Scalar]]:
 
 def _flag_words(key: str, value: Scalar, python: str) -> list[str]:
     plain = _COMMON.get(key, key)
-    if plain in _OWNED:
-        raise UsageError(f"engine flag {key!r} cannot be set here", fix=f"set {_OWNED[plain]}")
+    refuse_owned("sglang", key, plain)
     name = plain.replace("_", "-")
     known = shipped_flags()
     if name not in known:

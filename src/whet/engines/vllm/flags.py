@@ -6,38 +6,14 @@ import json
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
-from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.hub import snapshot_of
 from whet.core.names import did_you_mean
 from whet.core.records.engine import Scalar
-from whet.engines.command import all_words, ask_python
+from whet.engines.command import all_words, ask_python, refuse_owned
 
 _ASK_TIMEOUT_S = 180.0
-_OWNED: Final = {
-    "model": "model.target or the variant's weights",
-    "served_model_name": "nothing: whet names the model itself",
-    "host": "nothing: the server listens on the loopback",
-    "port": "nothing: a free port is chosen at each start",
-    "uds": "nothing: the server listens on the loopback",
-    "enable_prefix_caching": "the variant's prefix_cache",
-    "no_enable_prefix_caching": "the variant's prefix_cache",
-    "speculative_config": "the variant's speculation",
-    "spec_method": "the variant's speculation",
-    "spec_model": "the variant's speculation",
-    "spec_tokens": "the variant's speculation",
-    "enable_lora": "the variant's loras",
-    "lora_modules": "the variant's loras",
-    "max_loras": "the variant's max_loras",
-    "max_cpu_loras": "the variant's loras",
-    "max_lora_rank": "nothing: it is read from the adapters",
-    "api_key": "nothing: a key has no place in a spec",
-    "hf_token": "the environment variable HF_TOKEN",
-    "disable_log_stats": "nothing: the evidence is read from the counters that it hides",
-}
-"""Flags that whet sets itself (or must not have), and what to set instead."""
-
 _ASK = """
 import json, os
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -98,8 +74,7 @@ def adapter_word(name: str, path: str) -> str:
 
 def _known_name(key: str, python: str) -> str:
     plain = key.lstrip("-").replace("-", "_")
-    if plain in _OWNED:
-        raise UsageError(f"engine flag {key!r} cannot be set here", fix=f"set {_OWNED[plain]}")
+    refuse_owned("vllm", key, plain)
     name = plain.replace("_", "-")
     if name in shipped_flags() or name in installed_flags(python):
         return name

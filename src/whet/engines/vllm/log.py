@@ -64,7 +64,7 @@ _STRUCTURE = "vLLM model structure:"
 _GROUP = re.compile(r"^(?P<indent>\s*)\([\d\-, ]+\): (?P<count>\d+) x ")
 _LAYER = re.compile(r"^(?P<indent>\s*)\([^)]+\): (?P<cls>\w+)\((?P<inside>.*)$")
 _QUANTIZED = re.compile(r"\bquant=(?!\w*KVCache)")  # a quantized KV cache is not a quantized layer
-_NOTICE = re.compile("|".join(NOTICES))
+_NOTICE = re.compile(NOTICES)
 
 
 def read_log(log: str) -> EngineFacts:

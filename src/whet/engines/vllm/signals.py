@@ -66,27 +66,8 @@ _LIBRARIES: Final = {
 }
 """How the kernels begin that ``--linear-backend`` takes (``_LINEAR_BACKEND_KERNEL_MAP``, 0.33)."""
 
-NOTICES: Final = (
-    r"Cannot use .* backend on CPU",
-    r"Async scheduling (?:not supported|is disabled|will be disabled|is not compatible).*",
-    r"CUDAGraphMode\.\w+ is not supported.*; setting cudagraph_mode=.*",
-    r"Model Runner V2 (?:does not yet support|requires) .*",
-    r"Overriding cudagraph_mode .*",
-    r"Disabling cascade attention.*",
-    r"Enforce eager set.*",
-    r"(?:JIT compilation|autotuning) during inference.*",
-    r"MLA is enabled on a non-GPU platform.*",
-    r"Your GPU does not have native support for .*",
-    r"--block-size .* precluded higher-priority backend.*",
-    r"Failed to create oneDNN linear, fallback .*",
-    r"Failed to find a kernel .*",
-    r"--linear-backend=\w+ (?:has no kernel for|was requested, but) .*",
-    r"VLLM_BATCH_INVARIANT overrides --linear-backend.*",
-    r"Speculative decoding on CPU without Intel OpenMP .*",
-    r"max_num_scheduled_tokens is set to .* based on the speculative decoding settings.*",
-    r"lib(?:tcmalloc|iomp) is not found in LD_PRELOAD.*",
-    r"Reducing Torch threads from .*",
-    r"Using KV cache scaling factor 1\.0 for \w+",
+NOTICES: Final = "|".join(
+    resources.files(__package__).joinpath("notices.txt").read_text(encoding="utf-8").splitlines()
 )
 """Lines that report something slower or other than requested."""
 

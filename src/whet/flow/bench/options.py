@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass, field, fields
+from importlib import resources
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.types import PositiveInt
@@ -111,37 +113,8 @@ class BenchOptions:
         )
 
 
-REFUSED: Final = {
-    "--append-result": "each run has a file of its own; choose it with --result-filename",
-    "--chat-template-kwargs": "send them with --extra-body '{\"chat_template_kwargs\": …}'",
-    "--conversations": "replay a log of chats with --trace",
-    "--enable-multimodal-chat": "whet sends text only",
-    "--hf-name": "download the dataset and give it with --dataset-path",
-    "--hf-output-len": "download the dataset and give it with --dataset-path",
-    "--hf-split": "download the dataset and give it with --dataset-path",
-    "--hf-subset": "download the dataset and give it with --dataset-path",
-    "--logprobs": "send it with --extra-body '{\"logprobs\": N}'",
-    "--host": "give the server's URL, such as http://host:8000",
-    "--label": "use --metadata label=…",
-    "--lora-modules": "name the adapter with --model",
-    "--percentile-metrics": "all are shown and saved",
-    "--plot-timeline": "--save-result writes a chart",
-    "--port": "give the server's URL, such as http://host:8000",
-    "--prefix-repetition-num-prefixes": "use --prefixes",
-    "--prefix-repetition-output-len": "use --output-len",
-    "--prefix-repetition-prefix-len": "use --prefix-len",
-    "--prefix-repetition-suffix-len": "use --input-len",
-    "--profile": "profile the server with its own tools",
-    "--ramp-up-end-rps": "run it once at each rate",
-    "--ramp-up-start-rps": "run it once at each rate",
-    "--ramp-up-strategy": "run it once at each rate",
-    "--random-batch-size": "a request has one prompt",
-    "--ready-check-timeout-sec": "start the server first",
-    "--request-id-prefix": "send it with --header X-Request-Id=…",
-    "--skip-tokenizer-init": "lengths are counted with the model's own tokenizer",
-    "--tokenizer-mode": "the tokenizer is read from tokenizer.json",
-    "--trust-remote-code": "whet runs no code of a checkpoint",
-    "--until": "repeat the run with --num-runs",
-    "--use-beam-search": "beam search is not streamed",
-}
-"""Options of ``vllm bench serve``, and two former ones, that whet does not have; the successor."""
+def refused() -> dict[str, str]:
+    """Options of ``vllm bench serve``, and former ones, that whet does not have; the successor."""
+    file = resources.files(__package__).joinpath("refused.csv")
+    rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
+    return {row["option"]: row["instead"] for row in rows}
