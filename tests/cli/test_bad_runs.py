@@ -185,8 +185,8 @@ def test_a_precision_in_the_spec_is_refused_with_what_is_done_now(
         whet("run")
         .sentence(2)
         .endswith(
-            "load.precision is gone; remove the key: fresh starts are added until the difference is "
-            "shown, load.max_starts of them at most"
+            "load.precision is gone; remove the key: fresh starts are added until the "
+            "difference is shown, load.max_starts of them at most"
         )
     )
 
