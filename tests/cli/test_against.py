@@ -52,7 +52,6 @@ def test_two_servers_from_end_to_end(whet: Whet, tmp_path: Path) -> None:
         runs = told[letter]["runs"]
         assert [run["completed"] for run in runs] == [40] * 4
         assert all(run["request_goodput"] == run["request_throughput"] for run in runs)
-        assert (tmp_path / "out" / f"bench-{letter}.svg").stat().st_size > 5000
     found = {item["metric"]: item["verdict"] for item in told["comparisons"]}
     assert found["ttft_p50_ms"] == "worse"
     assert list(found)[:2] == ["tps_mean", "ttft_p50_ms"]

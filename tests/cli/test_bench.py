@@ -49,10 +49,9 @@ def test_a_closed_loop_from_end_to_end(whet: Whet, tmp_path: Path) -> None:
     assert told["request_goodput"] == pytest.approx(told["request_throughput"])
     assert told["run_info"]["prefix_hit_rate"] == pytest.approx(0.5)
     assert told["run_info"]["loop"] == "closed"
-    assert (tmp_path / "out" / "bench.svg").stat().st_size > 5000
 
 
-def test_results_go_to_a_fifo_without_a_picture(whet: Whet, tmp_path: Path) -> None:
+def test_results_go_to_a_fifo(whet: Whet, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     fifo = tmp_path / "out" / "bench.json"
     os.mkfifo(fifo)

@@ -27,11 +27,9 @@ from whet.metrics.saturation import SearchPlan, find_saturation
 from whet.report.bench.saturation import (
     answer,
     saturation_json,
-    search_chart,
     search_section,
     warnings,
 )
-from whet.report.charts.svg import svg_file
 from whet.report.writers.console import print_sections
 
 ASKED = parse_objective("ttft:median<50ms;error<10%")
@@ -141,7 +139,6 @@ def test_nothing_measured() -> None:
     shown = nothing(error=Interrupted("stopped on request"))
     assert printed(shown).strip() == "No load was decided (stopped on request)."
     assert saturation_json(shown)["measurements"] == []
-    assert search_chart(shown) is None
 
 
 def test_the_table_has_a_line_a_measurement_by_level() -> None:
@@ -225,12 +222,3 @@ def test_the_file_is_plain_json(share: bool) -> None:
     assert first["judgements"][0]["verdict"] == "met"
     assert told["goodput"] == ("ttft:50" if share else None)
     assert [item["metric"] for item in told["objective"]] == ([] if share else ["ttft", "error"])
-
-
-@pytest.mark.parametrize("share", [False, True])
-def test_the_picture(share: bool) -> None:
-    storm = [failed(start_ms=n) for n in range(40)]
-    shown = view(lambda level: five_ms_a_level(level) if level < 16 else trial(storm), share=share)
-    chart = search_chart(shown)
-    assert chart is not None
-    assert len(svg_file(chart)) > 5000

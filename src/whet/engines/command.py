@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +17,7 @@ from whet.core.quote import shell_word, shell_words
 from whet.core.records.engine import Scalar, Variant
 from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
+from whet.engines.tables import read_table
 
 _ANSWER: Final = "ANSWER="
 _VERSIONS: Final = """
@@ -91,9 +90,7 @@ def refuse_owned(engine: str, key: str, name: str) -> None:
 
 @cache
 def _owned(engine: str) -> dict[str, str]:
-    file = resources.files("whet.engines").joinpath(engine, "owned.csv")
-    rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
-    return {row["flag"]: row["instead"] for row in rows}
+    return {row["flag"]: row["instead"] for row in read_table(engine, "owned")}
 
 
 def model_name(path: str) -> str:

@@ -6,14 +6,12 @@ the rows that apply the most specific one counts; among equals, the one of the n
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Final, Literal
 
@@ -26,6 +24,7 @@ from whet.engines.machine import (
     machine_applies,
     machine_rank,
 )
+from whet.engines.tables import read_table
 
 FAULTS: Final = frozenset({"wrong text", "wrong if sampled", "doubtful text"})
 """Answers are wrong: all, or those of requests with a temperature above 0; or reported to be."""
@@ -163,11 +162,7 @@ def most_specific(rows: Iterable[Row]) -> Row | None:
 @cache
 def compatibility_rows(engine: str) -> tuple[Row, ...]:
     """The rows of the table in the engine's folder; empty for an engine without one."""
-    file = resources.files("whet.engines").joinpath(engine, "compatibility.csv")
-    if not file.is_file():
-        return ()
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return tuple(Row(**item) for item in csv.DictReader(lines))
+    return tuple(Row(**item) for item in read_table(engine, "compatibility"))
 
 
 def _matches(row: Row, subject: str, words: Sequence[str]) -> bool:

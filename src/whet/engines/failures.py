@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Final
+
+from whet.engines.tables import read_table
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
@@ -53,14 +53,13 @@ class Failures:
 
 def read_signs(engine: str) -> tuple[FailureSign, ...]:
     """The signs in an engine's ``failures.csv``, the most specific first; case is ignored."""
-    file = resources.files("whet.engines").joinpath(engine, "failures.csv")
     return tuple(
         FailureSign(
             kind=row["kind"],
             pattern=re.compile(row["pattern"], re.IGNORECASE),
             sentence=row["sentence"],
         )
-        for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())
+        for row in read_table(engine, "failures")
     )
 
 

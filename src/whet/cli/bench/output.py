@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from whet.core.records.objective import Bound, Constraint, SearchResult
     from whet.flow.bench.compare import AgainstResult
     from whet.flow.bench.run import BenchResult
-    from whet.report.document import Chart, Section
+    from whet.report.document import Section
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,16 +70,14 @@ def _percentiles(text: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What a command prints and saves; files and charts by what their names add to the path."""
+    """What a command prints and saves; files by what their names add to the path."""
 
     sections: Sequence[Section]
     document: dict[str, Any]
     files: Mapping[str, dict[str, Any]]
-    charts: Mapping[str, Chart | None]
 
     def show(self, view: ResultView, output: OutputOptions) -> None:
         """Print the sections, or JSON too, and save what ``--save-result`` asks for."""
-        from whet.report.charts.svg import svg_file
         from whet.report.writers.console import print_sections
 
         print_sections(self.sections, output.console)
@@ -87,17 +85,12 @@ class Report:
             print_json(self.document)
         if view.path is None:
             return
-        special = is_special(view.path)  # one stream of JSON, and no picture next to it
+        special = is_special(view.path)
         stem = view.path.stem
         for suffix, document in self.files.items():
             path = view.path if special else view.path.with_stem(stem + suffix)
             write_atomic(path, json.dumps(document, allow_nan=False).encode() + b"\n")
             output.console.print(f"result: {path}", soft_wrap=True)
-        for suffix, chart in self.charts.items():
-            if chart is not None and not special:
-                path = view.path.with_stem(stem + suffix).with_suffix(".svg")
-                write_atomic(path, svg_file(chart))
-                output.console.print(f"chart: {path}", soft_wrap=True)
 
 
 def bench_report(result: BenchResult, view: ResultView) -> Report:
@@ -107,7 +100,6 @@ def bench_report(result: BenchResult, view: ResultView) -> Report:
         sections=[_section(result, view)],
         document={"runs": runs},
         files={f"-{number}" if number > 1 else "": run for number, run in enumerate(runs, 1)},
-        charts=_latency_charts({"": result.trials}, view),
     )
 
 
@@ -128,19 +120,7 @@ def compare_report(result: AgainstResult, view: ResultView) -> Report:
         sections=[*sections, compare_section(compared)],
         document=document,
         files={"": document},
-        charts=_latency_charts({"-a": a.trials, "-b": b.trials}, view),
     )
-
-
-def _latency_charts(
-    trials: Mapping[str, Sequence[TrialRecord]], view: ResultView
-) -> dict[str, Chart | None]:
-    """Draw what is saved, and nothing otherwise: the library of charts is slow to import."""
-    if view.path is None:
-        return {}
-    from whet.report.bench.latency_chart import latency_chart
-
-    return {suffix: latency_chart(each) for suffix, each in trials.items()}
 
 
 def _server_json(url: str, runs: BenchResult, view: ResultView) -> dict[str, Any]:
@@ -154,14 +134,13 @@ def _server_json(url: str, runs: BenchResult, view: ResultView) -> dict[str, Any
 
 def search_report(result: SearchResult, view: ResultView) -> Report:
     """The highest load that meets an objective."""
-    from whet.report.bench.saturation import saturation_json, search_chart, search_section
+    from whet.report.bench.saturation import saturation_json, search_section
 
     document = saturation_json(result, view.percentiles, detailed=view.detailed) | view.notes
     return Report(
         sections=[search_section(result)],
         document=document,
         files={"": document},
-        charts={"": search_chart(result)},
     )
 
 

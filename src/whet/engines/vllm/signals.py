@@ -8,12 +8,12 @@ Of NVFP4, ``weight_only`` are those that ``_POSSIBLE_NVFP4_KERNELS`` of 0.33 all
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from importlib import resources
 from typing import Final
 
 from whet.engines.base import Kernels, Patterns, SchemeKernels
+from whet.engines.tables import read_table
 
 _W4A8_METHOD: Final = "CompressedTensorsW4A8Fp8"
 
@@ -23,9 +23,8 @@ def _scheme_kernels() -> dict[str, SchemeKernels]:
 
     A mixed checkpoint names a kernel for each of its schemes, and none of them may be a fallback.
     """
-    file = resources.files(__package__).joinpath("kernels.csv")
     roles: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+    for row in read_table("vllm", "kernels"):
         roles[row["scheme"]][row["role"]].add(row["kernel"])
         if "FP4" not in row["scheme"]:
             roles["mixed"][row["role"]].add(row["kernel"])
@@ -44,26 +43,7 @@ _FORCED: Final = {"VLLM_TEST_FORCE_FP8_MARLIN": "MarlinFP8ScaledMMLinearKernel"}
 """Variables that ask for a kernel which is a fallback where nobody asked: FP8 Marlin reads 8 bits a
 weight and computes in 16, without quantizing what comes in."""
 
-_LIBRARIES: Final = {
-    "aiter": "Aiter",
-    "b12x": "B12x",
-    "conch": "Conch",
-    "cutlass": "Cutlass",
-    "deep_gemm": "DeepGemm",
-    "emulation": "Emulation",
-    "exllama": "Exllama",
-    "fbgemm": "Fbgemm",
-    "flashinfer_b12x": "FlashInferB12x",
-    "flashinfer_cudnn": "FlashInferCudnn",
-    "flashinfer_cutedsl": "FlashInferCute[Dd]sl",
-    "flashinfer_cutlass": "FlashInfer(?:Cutlass|FP8|Fp8|MxFp4)",
-    "flashinfer_trtllm": "FlashInferTrtllm",
-    "humming": "Humming",
-    "machete": "Machete",
-    "marlin": "Marlin",
-    "torch": "(?:PerTensor|ChannelWise|RowWise|BlockWise)?Torch",
-    "triton": "Triton",
-}
+_LIBRARIES: Final = {row["library"]: row["kernels"] for row in read_table("vllm", "libraries")}
 """How the kernels begin that ``--linear-backend`` takes (``_LINEAR_BACKEND_KERNEL_MAP``, 0.33)."""
 
 NOTICES: Final = "|".join(

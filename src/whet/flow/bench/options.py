@@ -77,7 +77,7 @@ class ResultOptions:
     metric_percentiles: str = "90,95,99"
     """Percentiles to show."""
     save_result: bool = False
-    """Write vLLM's JSON and a chart."""
+    """Write vLLM's JSON."""
     save_detailed: Annotated[bool, Parameter(negative="--no-save-detailed")] = True
     """Include each request's lengths, latencies and text in the JSON."""
     result_dir: Annotated[Path, Parameter(name=["--result-dir", "-o"])] = Path()

@@ -1,4 +1,4 @@
-"""A saturation search as a section, in a file, and as a picture."""
+"""A saturation search as a section and in a file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from whet.core.redact import one_line
 from whet.metrics import METRICS, UNPRICED, summarise
 from whet.metrics.objective_text import goodput_text
 from whet.report.bench.vllm_json import vllm_result
-from whet.report.charts.palette import looks
-from whet.report.charts.plots import Axis, Line, Point, plot
 from whet.report.document import (
     Bullets,
     Cell,
-    Chart,
     Column,
     Node,
     Paragraph,
@@ -109,43 +106,6 @@ def saturation_json(
             for measured, trial in pairs
         ],
     }
-
-
-def search_chart(result: SearchResult) -> Chart | None:
-    """Completed requests/s over the load; None where nothing was measured.
-
-    A load's last measurement is drawn; one that did not meet the objective is a cross.
-    """
-    pairs = zip(result.saturation.measurements, result.trials, strict=True)
-    last = {measured.level: (measured.outcome.verdict, trial) for measured, trial in pairs}
-    points = [
-        Point(
-            series=verdict,
-            x=level,
-            y=rate.value,
-            label=f"{_level(result, level)}: {number(rate.value)} requests/s, {verdict}",
-            order=level,
-            counts=verdict == "met",
-        )
-        for level, (verdict, trial) in sorted(last.items())
-        if (rate := summarise([trial], cell=UNPRICED).rps_mean) is not None
-    ]
-    if not points:
-        return None
-    best = result.saturation.highest_met
-    return Chart(
-        name="saturation",
-        title="Completed requests by load",
-        description="Cross: the objective was not met.",
-        picture=plot(
-            points,
-            looks(["met", "missed", "undecided"]),
-            x=Axis(title=result.unit, zero=True, form="~r"),
-            y=Axis(title="requests/s completed", zero=True, form="~r"),
-            lines=[] if best is None else [Line(x=best, label="highest met")],
-            joined=False,
-        ),
-    )
 
 
 def _table(result: SearchResult) -> Table:
