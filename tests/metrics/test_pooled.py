@@ -117,3 +117,19 @@ def _table(seed: int, sigma: float, *, starts: int, variants: int, gain: float) 
             (str(v), Load.at(size)): dict(enumerate(np.exp(row))) for v, row in enumerate(logs)
         }
     return StartTable.of("tps_mean", cells)
+
+
+def test_starts_without_any_noise_have_intervals_of_no_width() -> None:
+    still = {0: 100.0, 1: 100.0}
+    cells = {
+        ("a", Load.at(1)): still,
+        ("b", Load.at(8)): still,
+        ("b", Load.at(1)): {0: 90.0, 1: 90.0},
+    }
+    table = StartTable.of("tps_mean", cells)
+    for other, load, different in (("b", 8, False), ("b", 1, True)):
+        made = table.difference(("a", Load.at(1)), (other, Load.at(load)), family=1)
+        assert made is not None
+        assert made.different is different
+        assert made.ratio.low == pytest.approx(made.ratio.high)
+    assert table.interval(("a", Load.at(1)), 100.0) == pytest.approx((100.0, 100.0))

@@ -205,7 +205,8 @@ def welch(spreads: Sequence[Spread], counts: Sequence[int]) -> Spread:
     parts = [(x.sd or 0.0) ** 2 / count for x, count in zip(spreads, counts, strict=True)]
     squares = sum(part**2 / x.freedom for part, x in zip(parts, spreads, strict=True))
     share = sum(1 / count for count in counts)
-    return Spread(sd=math.sqrt(sum(parts) / share), freedom=sum(parts) ** 2 / squares)
+    freedom = sum(parts) ** 2 / squares if squares else min(x.freedom for x in spreads)
+    return Spread(sd=math.sqrt(sum(parts) / share), freedom=freedom)
 
 
 def unlike_variants(blocks: Sequence[Block]) -> dict[str, tuple[float, float]]:
