@@ -143,11 +143,24 @@ def test_a_finalist_that_misses_a_limit_when_measured_again_gives_way() -> None:
     assert "awq at concurrency 8 was not confirmed: it misses TTFT p95" in found.cautions
 
 
-def test_a_confirmation_that_was_interrupted_does_not_count() -> None:
+def test_an_interrupted_confirmation_gives_figures_and_no_difference() -> None:
     found = recommended(confirmed([FP16, AWQ], [cell("awq", 8, 0.7, 150)]))
-    assert (found.variant, found.measured_again) == ("awq", False)
-    assert found.cost_per_1m_tokens.value == 0.60
-    assert any("selected figure" in caution for caution in found.cautions)
+    assert found.variant == "awq"
+    assert found.cost_per_1m_tokens.value == 0.7
+    assert found.saving is not None
+    assert found.saving.value == pytest.approx(0.4), "of the first starts of both"
+    assert found.difference is not None
+    assert not found.difference.fresh
+
+
+def test_a_cell_that_was_measured_again_has_one_figure_in_the_whole_matrix() -> None:
+    slow = cell("fp16", 8, 1.0, 300)
+    again = [cell("fp16", 8, 1.02, 300), cell("awq", 8, 0.66, 160)]
+    decision = confirmed([cell("fp16", 1, 9.0, 100), slow, AWQ], again)
+    costs = {x.cost_per_1m_tokens.value for x in decision.matrix if x.cost_per_1m_tokens}
+    loads = {x.difference.reference_load for x in decision.matrix if x.difference}
+    assert Load.at(1) in loads
+    assert costs == {0.66}
 
 
 @pytest.mark.parametrize("dearer", [1.20, 1.021])

@@ -67,8 +67,8 @@ class Confirmation:
         return all(place in self.again or place in self.missed for place in self.places)
 
     def newest(self, item: EligibleCell) -> EligibleCell:
-        """The cell with the figures that count."""
-        return self.again.get(item.place, item) if self.settled else item
+        """The cell with the figures that count: fresh ones wherever there are any."""
+        return self.again.get(item.place, item)
 
 
 def confirmation(
