@@ -25,7 +25,7 @@ def unpacked(archive: Path, folder: Path) -> Run:
 
 def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
     run = unpacked(PUBLISHED / "run.tar.xz", tmp_path)
-    cells = {(cell.variant, str(cell.load)): cell for cell in summarize_run(run).cells}
+    cells = {(cell.variant, str(cell.load)): cell for cell in summarize_run(run).newest}
     with (PUBLISHED / "results.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(cells) == 8
