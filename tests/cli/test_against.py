@@ -42,7 +42,6 @@ def test_two_servers_from_end_to_end(whet: Whet, tmp_path: Path) -> None:
     assert "40 requests to B, run 4 of 4" in said.out
     assert f"A: {a.url}" in said.out
     assert "objective met" in said.out
-    assert "no interval: " in said.out, "the runs are too short"
     last = said.out[said.out.index("B is ") :]
     assert "worse than A on" in last
     assert "TTFT p50 (+" in last
