@@ -124,12 +124,13 @@ def test_the_highest_concurrency_within_an_objective(whet: Whet, tmp_path: Path)
     with scripted_server(ttft_s=0.02) as server:
         said = whet(
             "bench", server.url, *SMALL, "--num-prompts", 20, "--find-max", "concurrency",
-            "--find-budget", 3, "--slo", "ttft:median<5s", *SAVE,
+            "--find-budget", 5, "--slo", "ttft:median<5s", *SAVE,
         )  # fmt: skip
     assert said.code == 0, said.err
-    assert "The highest load that met the objective is 4" in said.out
     told = saved(tmp_path)
-    assert (told["highest_met"], told["lowest_missed"]) == (4, None)
+    assert told["lowest_missed"] is None
+    assert told["highest_met"] >= 4, "a level that was too short is sent again from the budget"
+    assert f"The highest load that met the objective is {told['highest_met']:g}" in said.out
 
 
 # Bad input
