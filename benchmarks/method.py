@@ -1,4 +1,4 @@
-"""Error rates of the method by simulation: false differences, power, coverage, bias.
+"""Error rates of the method by simulation: false differences, power, coverage.
 
     python -m benchmarks.method --out results/method [--runs 1000] [--only runs,bench,ci,gate]
 
@@ -13,7 +13,6 @@ import csv
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -30,9 +29,6 @@ from benchmarks.simulated_run import (
 )
 from whet.core.load import Load
 from whet.core.records.decision import Decision
-from whet.core.records.load import ClientHealth, RequestEvent, TrialRecord
-from whet.core.units import NS_PER_MS
-from whet.metrics import CellContext, summarise
 from whet.metrics.pooled import StartTable
 from whet.metrics.spread import unlike_variants
 
@@ -40,8 +36,6 @@ LOADS: Final = (Load.at(4), Load.at(16), Load.at(64))
 NAMES: Final = (DEFAULT, "a", "b", "c")
 SIGMAS: Final = (0.0, 0.02, 0.05, 0.10)
 _NOISIER: Final = 5
-_SLOTS: Final = 32
-_TTFT_MS, _TTFT_SPREAD = 100.0, 0.5
 
 Servers = Callable[[np.random.Generator, float], dict[str, Server]]
 
@@ -209,69 +203,6 @@ def winners(sigma: float, runs: int) -> Iterator[Row]:
     yield "bias of the selected cost", sigma, 2, math.expm1(selected.mean()), "none"
 
 
-def latency_bias(requests_per_slot: int, starts: int, runs: int) -> Iterator[Row]:
-    """The mean error of TTFT p95 where the first wave waits five times as long."""
-    rng = np.random.default_rng(0)
-    truth = _TTFT_MS * math.exp(_TTFT_SPREAD * NormalDist().inv_cdf(0.95))
-    errors = []
-    for _ in range(runs):
-        trials = [_closed_loop(rng, requests_per_slot, start) for start in range(starts)]
-        cell = summarise(trials, cell=CellContext(price_usd_per_hour=1.0, memory_kind="device"))
-        assert cell.ttft_p95_ms is not None
-        errors.append(cell.ttft_p95_ms.value / truth - 1)
-    name = f"bias of TTFT p95, {requests_per_slot} requests a slot"
-    yield name, _TTFT_SPREAD, starts, float(np.mean(errors)), "within 0.05"
-
-
-def _closed_loop(rng: np.random.Generator, requests_per_slot: int, start: int) -> TrialRecord:
-    """A start whose slots send one request after the other: lognormal TTFT, then 20 tokens."""
-    events = []
-    for _ in range(_SLOTS):
-        at_ms = 0.0
-        for position in range(requests_per_slot):
-            burst = 5 if position == 0 else 1
-            ttft_ms = burst * _TTFT_MS * math.exp(rng.normal(0, _TTFT_SPREAD))
-            chunks = tuple(round((at_ms + ttft_ms + 50 * i) * NS_PER_MS) for i in range(20))
-            events.append((round(at_ms * NS_PER_MS), chunks))
-            at_ms += ttft_ms + 1000
-    requests = tuple(_event(index, *each) for index, each in enumerate(sorted(events)))
-    return TrialRecord(
-        variant="v",
-        load=Load.at(_SLOTS),
-        trial=start,
-        start=start,
-        status="complete",
-        workload_sha256="",
-        started_at="",
-        window_start_ns=0,
-        window_end_ns=max(event.ended_ns for event in requests),
-        requests=requests,
-        excluded_warmup=0,
-        counters_before=None,
-        counters_after=None,
-        memory_bytes=None,
-        health=ClientHealth(
-            dispatch_delay_p99_ns=0, loop_lag_p99_ns=0, cpu_share=0.0, valid=True, reason=None
-        ),
-    )
-
-
-def _event(index: int, sent_ns: int, chunks: tuple[int, ...]) -> RequestEvent:
-    return RequestEvent(
-        index=index,
-        prefix_id=None,
-        scheduled_ns=sent_ns,
-        sent_ns=sent_ns,
-        chunk_ns=chunks,
-        ended_ns=chunks[-1],
-        prompt_tokens=100,
-        output_tokens=len(chunks),
-        cached_tokens=None,
-        finish_reason="length",
-        text="",
-    )
-
-
 def of_runs(runs: int) -> Iterator[Row]:
     """Every row of whole runs and of their start tables."""
     for sigma in SIGMAS:
@@ -283,8 +214,6 @@ def of_runs(runs: int) -> Iterator[Row]:
             yield from rates(sigma, starts, runs)
         yield from power(sigma, 2, runs)
         yield from winners(sigma, 20 * runs)
-    for per_slot in (8, 10, 30):
-        yield from latency_bias(per_slot, 2, runs // 2)
 
 
 PARTS: Final[dict[str, Callable[[int], Iterator[Row]]]] = {
