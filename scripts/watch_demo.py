@@ -35,7 +35,7 @@ from whet.engines.process import free_port
 
 SCRAPE_S: Final = 2.0
 HEALTHY_S: Final = 90.0
-VARIANT: Final = "spec+cache"
+VARIANT: Final = "draft+cache"
 CAUSE: Final = "draft_useless"
 TOO_BUSY: Final = 75
 LEAST_RPS: Final = 0.8
