@@ -18,6 +18,7 @@ from rich.progress import (
 from rich.text import Text
 
 from whet.cli.terminal import TerminalConsole
+from whet.core.records.summary import CellSummary
 from whet.core.redact import message_line, one_line
 from whet.core.units import human_duration
 
@@ -72,6 +73,9 @@ class ConsoleObserver:
     def warn(self, message: str) -> None:
         """Something that a person should know before trusting the result."""
         self._print(Text("  warning:", "yellow"), message, always=True)
+
+    def cell(self, cell: CellSummary, standing: str) -> None:
+        """Show a measured cell as a line."""
 
     def progress(self, label: str, done: int, total: int) -> None:
         """Work inside the stage advances."""

@@ -10,6 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
 from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
+from whet.core.records.summary import CellSummary
 
 if TYPE_CHECKING:
     from whet.core.spec import EngineSpec
@@ -107,6 +108,10 @@ class Observer(Protocol):
         """Work inside the stage advances."""
         ...
 
+    def cell(self, cell: CellSummary, standing: str) -> None:
+        """A cell was measured; ``standing`` says in a few words what it means."""
+        ...
+
 
 Progress = Callable[[int, int], None]
 """Called with (done, total); a stage that takes long accepts one."""
@@ -124,4 +129,7 @@ class Silent:
     warn = note
 
     def progress(self, label: str, done: int, total: int) -> None:
+        """Say nothing."""
+
+    def cell(self, cell: CellSummary, standing: str) -> None:
         """Say nothing."""

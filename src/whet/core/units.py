@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
@@ -12,6 +13,17 @@ GIB: Final = 1024**3
 GB: Final = 10**9
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
+
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``90s``, ``30m`` or ``2h``. ``ValueError`` for another text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a time; write 90s, 30m or 2h")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def ns_to_ms(value_ns: float) -> float:

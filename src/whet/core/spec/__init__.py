@@ -16,6 +16,7 @@ from whet.core.spec.recipe import (
     RecipeSpec,
 )
 from whet.core.spec.redacted import redacted_source, redacted_spec
+from whet.core.spec.search import SearchSpec
 from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
     LoadSpec,
@@ -25,9 +26,10 @@ from whet.core.spec.traffic import (
     WorkloadSpec,
 )
 from whet.core.spec.variants import NEEDS_HEAD, SpeculationSpec, VariantSpec
-from whet.core.spec.whole import Spec
+from whet.core.spec.whole import DEFAULT, Spec
 
 __all__ = [
+    "DEFAULT",
     "FOUR_BIT_FLOATS",
     "GGUF_SCHEMES",
     "GROUPED",
@@ -46,6 +48,7 @@ __all__ = [
     "ObjectiveSpec",
     "QualitySpec",
     "RecipeSpec",
+    "SearchSpec",
     "Spec",
     "SpeculationSpec",
     "TrafficSpec",

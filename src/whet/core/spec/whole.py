@@ -11,6 +11,7 @@ from whet.core.names import did_you_mean
 from whet.core.spec.base import SIXTEEN_BIT, Strict
 from whet.core.spec.recipe import RecipeSpec
 from whet.core.spec.schemes import expand_preset
+from whet.core.spec.search import SearchSpec
 from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
     LoadSpec,
@@ -22,6 +23,8 @@ from whet.core.spec.traffic import (
 from whet.core.spec.variants import VariantSpec, expand_sweeps, standard_variants
 
 _FEWEST_TOGETHER: Final = 2
+DEFAULT: Final = "default"
+"""The variant that a search begins at: 16 bit with the prefix cache, as the engine starts."""
 
 
 class Spec(Strict):
@@ -49,8 +52,13 @@ class Spec(Strict):
     quality: QualitySpec = QualitySpec()
     objective: ObjectiveSpec = ObjectiveSpec()
     evidence: EvidenceSpec = EvidenceSpec()
+    search: SearchSpec | None = None
     variants: dict[str, VariantSpec] = Field(default_factory=standard_variants, min_length=1)
     baseline: str = "fp16"
+    reference: Annotated[
+        str | None,
+        Field(description="Variant that savings are against. Default: the engine's default."),
+    ] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -61,6 +69,21 @@ class Spec(Strict):
         if isinstance(data.get("variants"), dict):
             data["variants"] = expand_sweeps(data["variants"])
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _search(cls, data: Any) -> Any:
+        """A search begins at the engine's default; each configuration is started once."""
+        if not isinstance(data, dict) or data.get("search") is None:
+            return data
+        variants = {DEFAULT: {"prefix_cache": True}} | (data.get("variants") or {})
+        load = data.get("load") or {}
+        return {
+            "baseline": DEFAULT,
+            **data,
+            "variants": variants,
+            "load": {"trials": 1, "order": "blocks", **load} if isinstance(load, dict) else load,
+        }
 
     @model_validator(mode="before")
     @classmethod
@@ -76,6 +99,9 @@ class Spec(Strict):
 
     @model_validator(mode="after")
     def _references(self) -> Spec:
+        if self.reference is not None and self.reference not in self.variants:
+            known = _near(self.reference, self.variants, fix="set reference to one of them")
+            raise ValueError(f"reference {self.reference!r} is not among the variants{known}")
         if self.baseline not in self.variants:
             known = _near(self.baseline, self.variants, fix="set baseline to one of them")
             raise ValueError(f"baseline {self.baseline!r} is not among the variants{known}")

@@ -82,6 +82,17 @@ class Round:
     servers: tuple[tuple[ResolvedEngine, Cells], ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wave:
+    """Servers of a search that start together; each is measured at its loads, one server at a time.
+
+    The answers of ``check`` are checked, while the servers of the next wave start.
+    """
+
+    servers: tuple[tuple[ResolvedEngine, Cells], ...]
+    check: frozenset[str] = frozenset()
+
+
 def quantized_path(root: Path, recipe: str) -> Path:
     """Return the folder of a recipe's checkpoint in the run directory ``root``."""
     return (root / "checkpoints" / recipe).resolve()

@@ -133,12 +133,15 @@ def _inputs(runs: Sequence[tuple[Run, RunSummary]]) -> DecisionInputs:
 
 
 def reference_of(run: Run) -> str:
-    """The variant that savings are against: the engine's defaults if measured, else the baseline.
+    """The variant that savings are against: the spec's, the engine's defaults, or the baseline.
 
     The defaults are the baseline's with the prefix cache on, whatever the size of the KV pool.
     """
-    baseline = run.require_spec().baseline
+    spec = run.require_spec()
+    baseline = spec.baseline
     plain = run.engines.get(baseline)
+    if spec.reference is not None and spec.reference in run.engines:
+        return spec.reference
     if plain is None:
         return baseline
     names = (
