@@ -42,7 +42,17 @@ def with_bottleneck(run: Run, decision: Decision) -> Decision:
 
 
 def _sentence(run: Run, variant: str, load: Load) -> str | None:
-    """None on a CPU, at a rate, and where the prediction is far from the measurement."""
+    name = limited_by(run, variant, load)
+    if name is None:
+        return None
+    return f"limited by {name}, by a model of the step; what would raise it: {CHANGES[name]}"
+
+
+def limited_by(run: Run, variant: str, load: Load) -> str | None:
+    """The key of ``CHANGES`` that limits a measured cell.
+
+    None on a CPU, at a rate, and where the prediction is far from the measurement.
+    """
     device = run.require_environment().device
     if device.kind != "cuda" or load.concurrency is None:
         return None
@@ -56,8 +66,7 @@ def _sentence(run: Run, variant: str, load: Load) -> str | None:
     predicted, measured = mean_latencies(result, load.concurrency).tpot, cell.measured.tpot
     if not measured or abs(predicted / measured - 1) > _FAR:
         return None
-    name, _ = largest_part(result, model, cell.limits, load.concurrency)
-    return f"limited by {name}, by a model of the step; what would raise it: {CHANGES[name]}"
+    return largest_part(result, model, cell.limits, load.concurrency)[0]
 
 
 def largest_part(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from whet.core.errors import UsageError
@@ -19,7 +19,7 @@ from whet.core.store import RunStore, write_atomic, write_json
 from whet.decision import DecisionInputs, TierInputs, decide
 from whet.decision.choice import TierChoices
 from whet.decision.effects import lever_effects
-from whet.decision.eligible import split_eligible
+from whet.decision.eligible import EligibleCell, split_eligible
 from whet.deploy.render import write_deployment
 from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.degenerate import examine_all
@@ -63,6 +63,11 @@ def choices_of(run: Run, *, unchecked: bool = False) -> TierChoices:
             for item in eligible
         ]
     return TierChoices(eligible=eligible, tier=tier, inputs=inputs)
+
+
+def eligible_cells(run: Run, names: Collection[str]) -> tuple[list[EligibleCell], list[Excluded]]:
+    """The cells of some variants that may be recommended by now, and why the others may not."""
+    return split_eligible(_tier_inputs(run, summarize_run(run, names)))
 
 
 def _store_summary(run: Run, summary: RunSummary) -> None:

@@ -32,19 +32,32 @@ def quantize_recipes(plan: Plan, recorder: Recorder) -> Plan:
     for item in plan.resolved:
         for recipe in plan.spec.recipes_of(item.variant.name):
             users[recipe].append(item.variant.name)
-    store, used = recorder.store, [name for name, variants in users.items() if variants]
-    pending = [name for name in used if not _exists(store, name)]
     failed: set[str] = set()
-    for names in _passes(plan, pending):
-        for name, error in _quantize(plan, recorder, names).items():
+    wanted = [name for name, variants in users.items() if variants]
+    for name, error in make_recipes(plan, recorder, wanted).items():
+        if plan.spec.baseline in users[name]:
+            raise error
+        recorder.observer.warn(f"{', '.join(users[name])} is left out: {error}")
+        failed.update(users[name])
+    return replace(plan, resolved=tuple(r for r in plan.resolved if r.variant.name not in failed))
+
+
+def make_recipes(
+    plan: Plan, recorder: Recorder, names: Sequence[str]
+) -> dict[str, QuantizationError]:
+    """Write the checkpoints of ``names`` that are not there yet; return why some cannot be made.
+
+    Those are journalled as failed.
+    """
+    failed: dict[str, QuantizationError] = {}
+    pending = [name for name in names if not _exists(recorder.store, name)]
+    for group in _passes(plan, pending):
+        for name, error in _quantize(plan, recorder, group).items():
             if not isinstance(error, QuantizationError):
                 raise error
-            store.note("quantized", name, status="failed", reason=str(error))
-            if plan.spec.baseline in users[name]:
-                raise error
-            recorder.observer.warn(f"{', '.join(users[name])} is left out: {error}")
-            failed.update(users[name])
-    return replace(plan, resolved=tuple(r for r in plan.resolved if r.variant.name not in failed))
+            recorder.store.note("quantized", name, status="failed", reason=str(error))
+            failed[name] = error
+    return failed
 
 
 def _exists(store: RunStore, name: str) -> bool:

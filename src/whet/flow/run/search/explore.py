@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from whet.core.load import Load
 from whet.core.names import name_from
 from whet.core.records.search import Standing, Worth
 from whet.core.spec import DEFAULT, SIXTEEN_BIT, SearchSpec
@@ -41,9 +42,9 @@ class Outcome:
     """One configuration that was tried.
 
     ``usd`` is the cost of its cheapest cell that meets the limits by its figures, in the unit that
-    the decision ranks by; None where none does. ``in_flight`` is the load of that cell, ``limit``
-    what limits it there, ``accepted`` the share of its drafts that were accepted. ``failed`` says
-    why it has no figures, ``answers`` what the gate said.
+    the decision ranks by; None where none does. ``load`` is that cell's, ``in_flight`` the requests
+    in flight there, ``limit`` what limits it, ``accepted`` the share of drafts that were accepted.
+    ``failed`` says why it has no figures, ``answers`` what the gate said.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Outcome:
     move: str | None = None
     base: str | None = None
     usd: float | None = None
+    load: Load | None = None
     in_flight: float = 1.0
     limit: str | None = None
     accepted: float | None = None

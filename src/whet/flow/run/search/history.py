@@ -1,0 +1,74 @@
+"""What the stored figures say of each configuration that was tried."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from whet.core.load import Load
+from whet.core.run import Run
+from whet.decision.eligible import EligibleCell, quality_verdict
+from whet.decision.matrix import SloPoint, recommended_point
+from whet.flow.run.conclude.conclude import eligible_cells
+from whet.flow.run.search.changes import Value
+from whet.flow.run.search.explore import Outcome
+from whet.predict.performance.bottleneck import limited_by
+
+
+def outcome_of(run: Run, name: str, value: Value, move: str | None, base: str | None) -> Outcome:
+    """Return the outcome of a variant from what the run holds of it.
+
+    Its figures are those of single starts, held to the limits as they are: a search orders, and the
+    confirmation decides.
+    """
+    if name not in run.engines or (reason := run.store.reason("starts", name)) is not None:
+        why = run.left_out.get(name) or run.store.reason("starts", name) or "it was not measured"
+        return Outcome(name=name, value=value, move=move, base=base, failed=why)
+    spec = run.require_spec()
+    point = recommended_point(run.tier, spec.objective)
+    eligible, excluded = eligible_cells(run, [name])
+    if not eligible:
+        reason = next((each.reason for each in excluded), "it has no figures")
+        return Outcome(name=name, value=value, move=move, base=base, failed=reason)
+    good = [item for item in eligible if not _missed(item, point)]
+    best = min(good, key=lambda item: (item.usd, item.cost.value), default=None)
+    cell = None if best is None else best.cell
+    return Outcome(
+        name=name,
+        value=value,
+        move=move,
+        base=base,
+        usd=None if best is None else best.cost.value if best.fleet is None else _per_server(best),
+        load=None if cell is None else cell.load,
+        in_flight=1.0 if cell is None else _in_flight(cell.load, best),
+        limit=None if cell is None else limited_by(run, name, cell.load),
+        accepted=None if cell is None else cell.acceptance_rate,
+        answers=_answers(eligible[0], point),
+    )
+
+
+def _missed(item: EligibleCell, point: SloPoint) -> bool:
+    return bool(point.missed_by(item.cell) or point.below_floor(item.cell))
+
+
+def _per_server(item: EligibleCell) -> float:
+    """Dollars for a request a second: a whole number of servers would hide small gains."""
+    assert item.fleet is not None
+    assert item.cell.load.rate_rps is not None
+    return item.fleet.usd_per_month / item.fleet.servers / item.cell.load.rate_rps
+
+
+def _in_flight(load: Load, item: EligibleCell | None) -> float:
+    """Requests in flight at a load; at a rate by Little's law."""
+    if load.concurrency is not None:
+        return float(load.concurrency)
+    latency = None if item is None else item.cell.estimate("e2e_p50_ms")
+    seconds = 1.0 if latency is None else latency.value / 1000
+    return max(1.0, load.value * seconds)
+
+
+def _answers(item: EligibleCell, point: SloPoint) -> Literal["pass", "fail"] | None:
+    """What the gate says by now: ``unknown`` is no reason to end a family of moves."""
+    if item.unfit is not None and item.unfit[0] == "known fault":
+        return "fail"
+    verdict = quality_verdict(item.quality, point.tolerance)
+    return verdict if verdict in ("pass", "fail") else None

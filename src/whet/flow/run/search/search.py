@@ -1,0 +1,291 @@
+"""The search of a run: one wave of servers after another, within one clock.
+
+``explore`` says what to try and ``measure`` measures it; this module keeps the time and the books.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Final
+
+from whet.core.errors import WhetError
+from whet.core.load import Load
+from whet.core.records.engine import ResolvedEngine
+from whet.core.records.search import SearchRecord, Tried
+from whet.core.run import Run
+from whet.core.spec import SearchSpec
+from whet.core.units import human_duration
+from whet.flow.run.check.facts import Facts
+from whet.flow.run.measure.quality import weights_key
+from whet.flow.run.measure.quantize import make_recipes
+from whet.flow.run.plan import Engines, Plan, Recorder, Wave
+from whet.flow.run.search.explore import (
+    Candidate,
+    Outcome,
+    incumbent,
+    next_wave,
+    standing,
+    worths,
+)
+from whet.flow.run.search.grid import Measurer, Waves
+from whet.flow.run.search.grow import grow, stored_waves, value_of
+from whet.flow.run.search.history import outcome_of
+from whet.flow.run.search.playbook import Option
+from whet.flow.run.search.situation import Situation
+from whet.metrics.significance import looks_at
+
+START_S: Final = {"cpu": 45.0, "cuda": 120.0}
+"""Seconds of a start before one of the run has been timed."""
+_CELL_S: Final = 20.0
+_FINALISTS: Final = 2
+
+
+@dataclass(kw_only=True, slots=True)
+class Clock:
+    """The one clock of a search: ``time_s`` from ``began`` on, which is monotonic seconds."""
+
+    time_s: float
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the search began, those before a kill included."""
+        return time.monotonic() - self.began
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end; negative after it."""
+        return self.time_s - self.elapsed_s
+
+
+def clock_of(recorder: Recorder, spec: SearchSpec) -> Clock:
+    """Return the clock of a search; one that is resumed goes on where it was."""
+    stored = recorder.store.get("search", "search", SearchRecord)
+    before = 0.0 if stored is None else stored.elapsed_s
+    return Clock(time_s=spec.time, began=time.monotonic() - before)
+
+
+@dataclass(kw_only=True, slots=True)
+class Search:
+    """One search of a run. ``plan`` grows by what is tried, ``history`` by what came of it."""
+
+    plan: Plan
+    facts: Facts
+    situation: Situation
+    recorder: Recorder
+    engines: Engines
+    clock: Clock
+    history: list[Outcome] = field(default_factory=list)
+    wave: int = 0
+    wave_s: float = 0.0
+    """Seconds of the newest wave that was measured."""
+    first_cell_s: float | None = None
+    stopped: str = ""
+    left_out: list[Option] = field(default_factory=list)
+
+    def run(self, measurer: Measurer) -> Plan:
+        """Measure until nothing better is expected, or there is no time for another wave.
+
+        Return the plan with every configuration that was tried.
+        """
+        stored = stored_waves(Run(self.recorder.store))
+        with measurer.open_waves() as waves:
+            self._measure(waves, self._roots(), self.plan.resolved)
+            while True:
+                batch = stored.get(self.wave) or self._propose(waves.width(self.plan))
+                if not batch:
+                    break
+                self._measure(waves, batch, self._grown(batch))
+        self._refresh()
+        self._record(waves)
+        elapsed = human_duration(self.clock.elapsed_s)
+        self.recorder.observer.note(f"the search ended after {elapsed}: {self.stopped}")
+        return self.plan
+
+    @property
+    def spec(self) -> SearchSpec:
+        """The section of the spec."""
+        assert self.plan.spec.search is not None
+        return self.plan.spec.search
+
+    @property
+    def reserve_s(self) -> float:
+        """Seconds for the confirmation of two finalists, up to its first look."""
+        first = looks_at(self.plan.spec.load.max_starts)[0]
+        ready = [start.ready_s for start in Run(self.recorder.store).starts.values()]
+        start_s = median(ready) if ready else START_S.get(self.plan.device.kind, 60.0)
+        return _FINALISTS * first * (start_s + _CELL_S)
+
+    def _roots(self) -> list[Candidate]:
+        """The default, the present command and what else the spec lists."""
+        return [
+            Candidate(
+                name=item.variant.name,
+                value=value_of(self.plan.spec, item.variant.name),
+                move="",
+                base="",
+                why="",
+                promise=1.0,
+            )
+            for item in self.plan.resolved
+        ]
+
+    def _propose(self, width: int) -> list[Candidate]:
+        """Return the next wave, as many servers as there is time for; none at the end."""
+        room_s = self.clock.left_s - self.reserve_s
+        candidates, self.left_out = next_wave(self.situation, self.history, self.spec, width)
+        if not candidates:
+            self.stopped = "nothing better is expected"
+        elif room_s < self.wave_s:
+            self.stopped = "the time is spent"
+            candidates = []
+        return candidates
+
+    def _grown(self, batch: Sequence[Candidate]) -> tuple[ResolvedEngine, ...]:
+        grown = grow(
+            self.plan,
+            batch,
+            facts=self.facts,
+            recipes=self.situation.recipes,
+            recorder=self.recorder,
+            engines=self.engines,
+        )
+        self.plan = grown.plan
+        for name, reason in grown.refused.items():
+            self.recorder.observer.note(f"{name} cannot run here: {reason}")
+        return grown.added
+
+    def _measure(
+        self, waves: Waves, batch: Sequence[Candidate], servers: Sequence[ResolvedEngine]
+    ) -> None:
+        """Measure one wave, judge it, and let the answers be checked that decide something."""
+        began, observer, loads = time.monotonic(), self.recorder.observer, self._loads()
+        for each in batch:
+            self._store(each, loads)
+            if each.move:
+                observer.note(f"{each.name}: {each.move} from {each.base}, {each.why}")
+        ready = self._with_weights(servers)
+        cells = tuple((load, 0) for load in sorted(loads, reverse=True))
+        wave = Wave(servers=tuple((item, cells) for item in ready))
+        waves.measure(self.plan, wave, self._ahead(batch))
+        self.first_cell_s = self.first_cell_s or self.clock.elapsed_s
+        run = Run(self.recorder.store)
+        self.history += (self._outcome(run, each) for each in batch)
+        waves.check(self._to_check(ready))
+        self.wave_s = max(self.wave_s, time.monotonic() - began) if self.wave else 0.0
+        self.wave += 1
+        self._refresh()
+        self._record(waves)
+
+    def _loads(self) -> tuple[Load, ...]:
+        """Every load at first; then where the cheapest is best, and the next larger one.
+
+        None where each server's rate is searched, or a trace is played.
+        """
+        points = sorted(self.plan.spec.load.points)
+        best = incumbent(self.history)
+        if not self.history or best is None or best.load not in points:
+            return tuple(points if not self.history else points[:2])
+        place = points.index(best.load)
+        return tuple(points[place : place + 2])
+
+    def _with_weights(self, servers: Sequence[ResolvedEngine]) -> list[ResolvedEngine]:
+        """Make the checkpoints that a wave lacks; return the servers that have theirs."""
+        users = {
+            item.variant.name: self.plan.spec.recipes_of(item.variant.name) for item in servers
+        }
+        failed = self._make({recipe for used in users.values() for recipe in used})
+        for item in servers:
+            name = item.variant.name
+            if reasons := [failed[recipe] for recipe in users[name] if recipe in failed]:
+                self.recorder.observer.warn(f"{name} is left out: {reasons[0]}")
+        return [item for item in servers if not failed.keys() & set(users[item.variant.name])]
+
+    def _ahead(self, batch: Sequence[Candidate]) -> Callable[[], None]:
+        """Return what makes the checkpoint of the wave after this one, while this one starts."""
+        known = self.history or [
+            Outcome(name=each.name, value=each.value, in_flight=self.situation.in_flight)
+            for each in batch
+        ]
+        later, _ = next_wave(self.situation, known, self.spec, 2 * len(batch) + 2)
+        now = {each.name for each in batch}
+        wanted = (each.value.get("weights") for each in later if each.name not in now)
+        recipe = next((name for name in wanted if name in self.situation.recipes), None)
+
+        def make() -> None:
+            self._make(() if recipe is None else (recipe,))
+
+        return make
+
+    def _make(self, names: Collection[str]) -> Mapping[str, WhetError]:
+        """Quantize; return why some of ``names`` cannot be made."""
+        recipes = {**self.situation.recipes, **self.plan.spec.recipes}
+        spec = self.plan.spec.model_copy(update={"recipes": recipes})
+        return make_recipes(replace(self.plan, spec=spec), self.recorder, sorted(names))
+
+    def _outcome(self, run: Run, each: Candidate) -> Outcome:
+        move, base = each.move or None, each.base or None
+        return outcome_of(run, each.name, each.value, move, base)
+
+    def _to_check(self, servers: Sequence[ResolvedEngine]) -> frozenset[str]:
+        """The variants whose answers are compared: weights that are new, and what leads by now."""
+        best = incumbent(self.history)
+        store, names = self.recorder.store, set[str]()
+        checked = {
+            weights_key(item) for item in self.plan.resolved if not lacks_quality(store, item)
+        }
+        for item in servers:
+            new = weights_key(item) not in checked
+            leads = best is not None and item.variant.name == best.name
+            if leads or (new and item.variant.speculation is None):
+                names.add(item.variant.name)
+        return frozenset(names)
+
+    def _refresh(self) -> None:
+        """Take in answers that were checked meanwhile, and store what became of each."""
+        run = Run(self.recorder.store)
+        for place, each in enumerate(self.history):
+            if each.answers is None and each.name in run.quality:
+                again = outcome_of(run, each.name, each.value, each.move, each.base)
+                self.history[place] = again
+        for each in self.history:
+            word, ratio = standing(each, self.history)
+            tried = run.tried[each.name]
+            if (tried.standing, tried.ratio) != (word, ratio):
+                self.recorder.store.put(
+                    "tried", each.name, replace(tried, standing=word, ratio=ratio)
+                )
+                cell = None if each.load is None else run.cell(each.name, each.load)
+                if cell is not None:
+                    self.recorder.observer.cell(cell, word)
+
+    def _store(self, each: Candidate, loads: tuple[Load, ...]) -> None:
+        """Record what is about to be tried, once."""
+        if self.recorder.store.get("tried", each.name, Tried) is None:
+            tried = Tried(
+                variant=each.name,
+                wave=self.wave,
+                loads=loads,
+                value=json.dumps(each.value),
+                move=each.move or None,
+                base=each.base or None,
+                why=each.why,
+            )
+            self.recorder.store.put("tried", each.name, tried)
+
+    def _record(self, waves: Waves) -> None:
+        best = incumbent(self.history)
+        record = SearchRecord(
+            time_s=self.spec.time,
+            elapsed_s=self.clock.elapsed_s,
+            spent=tuple(waves.spent.items()),
+            first_cell_s=self.first_cell_s,
+            stopped=self.stopped,
+            not_tried=tuple((each.move.name, each.reason) for each in self.left_out),
+            worth=() if best is None else worths(best, self.history),
+        )
+        self.recorder.store.put("search", "search", record)
