@@ -19,6 +19,10 @@ Engines = Callable[[str], Engine]
 """Makes the engine of a name; each variant may have its own."""
 Cells = tuple[tuple[Load, int], ...]
 """(load, trial) pairs in the order of measurement."""
+_NUMERIC_ARGS: Final = frozenset(
+    {"dtype", "kv_cache_dtype", "quantization", "calculate_kv_scales", "hf_overrides"}
+)
+"""Engine arguments that change what is computed, and not only in which order."""
 RATE_SEARCH: Final = "search"
 """Title of the round in which each server's highest rate is searched."""
 
@@ -96,3 +100,10 @@ class Wave:
 def quantized_path(root: Path, recipe: str) -> Path:
     """Return the folder of a recipe's checkpoint in the run directory ``root``."""
     return (root / "checkpoints" / recipe).resolve()
+
+
+def weights_key(resolved: ResolvedEngine) -> tuple[object, ...]:
+    """What two variants have in common whose predictions may differ by rounding alone."""
+    variant = resolved.variant
+    numeric = sorted((k, v) for k, v in variant.engine_args if k in _NUMERIC_ARGS)
+    return (variant.model_path, variant.scheme, variant.loras, tuple(numeric), resolved.url)

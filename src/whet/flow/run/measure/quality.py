@@ -13,16 +13,12 @@ from whet.core.records.evidence import EngineFacts
 from whet.core.records.quality import QualityRecord
 from whet.core.store import RunStore
 from whet.engines import get_profile
-from whet.flow.run.plan import Plan, Recorder
+from whet.flow.run.plan import Plan, Recorder, weights_key
 from whet.levers.weights import running_scheme
 from whet.quality import ChecksPlan, PlainReference, QualityPlan, measure_quality
 
 KIND: Final = "quality"
 PLAIN: Final = "plain_answers"
-_NUMERIC_ARGS: Final = frozenset(
-    {"dtype", "kv_cache_dtype", "quantization", "calculate_kv_scales", "hf_overrides"}
-)
-"""Engine arguments that change what is computed, and not only in which order."""
 _KERNEL_ARGS: Final = frozenset(
     {"attention_backend", "enforce_eager", "kernel_config", "linear_backend", "optimization_level"}
 )
@@ -129,13 +125,6 @@ def needs_answers_of(resolved: ResolvedEngine, other: ResolvedEngine, *, baselin
         return True
     speculates = resolved.variant.speculation is not None and other.variant.speculation is None
     return speculates and weights_key(resolved) == weights_key(other)
-
-
-def weights_key(resolved: ResolvedEngine) -> tuple[object, ...]:
-    """What two variants have in common whose predictions may differ by rounding alone."""
-    variant = resolved.variant
-    numeric = sorted((k, v) for k, v in variant.engine_args if k in _NUMERIC_ARGS)
-    return (variant.model_path, variant.scheme, variant.loras, tuple(numeric), resolved.url)
 
 
 def _other_kernels(first: ResolvedEngine, resolved: ResolvedEngine) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from whet.core.format import percent
 from whet.core.records.engine import UNQUANTIZED
-from whet.flow.run.search.situation import Head, Situation
+from whet.flow.run.situation import Head, Situation
 
 Value = Mapping[str, Any]
 """A variant as whet.yaml has it: ``{"weights": "fp8", "prefix_cache": True}``."""

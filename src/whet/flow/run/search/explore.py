@@ -20,7 +20,7 @@ from whet.core.records.search import Standing, Worth
 from whet.core.spec import DEFAULT, SIXTEEN_BIT, SearchSpec
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.playbook import MOVES, Move, Option, options
-from whet.flow.run.search.situation import Situation
+from whet.flow.run.situation import Situation
 
 ALIKE: Final = 1.02
 """Cost ratio of two single starts that is not taken for a difference: the fewer changes win."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from whet.core.load import Load
+from whet.core.records.search import Tried
 from whet.core.run import Run
+from whet.core.spec import Spec
 from whet.decision.eligible import EligibleCell, quality_verdict
 from whet.decision.matrix import SloPoint, recommended_point
 from whet.flow.run.conclude.conclude import eligible_cells
 from whet.flow.run.search.changes import Value
-from whet.flow.run.search.explore import Outcome
+from whet.flow.run.search.explore import Candidate, Outcome
 from whet.predict.performance.bottleneck import limited_by
 
 
@@ -72,3 +76,37 @@ def _answers(item: EligibleCell, point: SloPoint) -> Literal["pass", "fail"] | N
         return "fail"
     verdict = quality_verdict(item.quality, point.tolerance)
     return verdict if verdict in ("pass", "fail") else None
+
+
+def value_of(spec: Spec, name: str) -> Value:
+    """Return a variant of the spec as a configuration of the search."""
+    item = spec.variants[name]
+    value: dict[str, Any] = item.model_dump(mode="json", exclude_defaults=True)
+    if item.speculation is not None:
+        own = item.speculation
+        value["speculation"] = {
+            "method": own.method,
+            "num_tokens": own.num_tokens,
+            **value.get("speculation", {}),
+        }
+    return value
+
+
+def stored_waves(run: Run) -> Mapping[int, tuple[Candidate, ...]]:
+    """Return what a search of this run tried before it was interrupted, by wave."""
+    waves: dict[int, tuple[Candidate, ...]] = {}
+    for tried in run.tried.values():
+        if tried.move is not None:
+            waves[tried.wave] = (*waves.get(tried.wave, ()), _candidate(tried))
+    return waves
+
+
+def _candidate(tried: Tried) -> Candidate:
+    return Candidate(
+        name=tried.variant,
+        value=json.loads(tried.value),
+        move=tried.move or "",
+        base=tried.base or "",
+        why=tried.why,
+        promise=1.0,
+    )

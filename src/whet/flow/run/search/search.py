@@ -19,10 +19,8 @@ from whet.core.records.search import SearchRecord, Tried
 from whet.core.run import Run
 from whet.core.spec import SearchSpec
 from whet.core.units import human_duration
-from whet.flow.run.check.facts import Facts
-from whet.flow.run.measure.quality import weights_key
-from whet.flow.run.measure.quantize import make_recipes
-from whet.flow.run.plan import Engines, Plan, Recorder, Wave
+from whet.flow.run.plan import Plan, Recorder, Wave, weights_key
+from whet.flow.run.search.changes import Value
 from whet.flow.run.search.explore import (
     Candidate,
     Outcome,
@@ -32,16 +30,19 @@ from whet.flow.run.search.explore import (
     worths,
 )
 from whet.flow.run.search.grid import Measurer, Waves
-from whet.flow.run.search.grow import grow, stored_waves, value_of
-from whet.flow.run.search.history import outcome_of
+from whet.flow.run.search.history import outcome_of, stored_waves, value_of
 from whet.flow.run.search.playbook import Option
-from whet.flow.run.search.situation import Situation
+from whet.flow.run.situation import Situation
 from whet.metrics.significance import looks_at
 
 START_S: Final = {"cpu": 45.0, "cuda": 120.0}
 """Seconds of a start before one of the run has been timed."""
 _CELL_S: Final = 20.0
 _FINALISTS: Final = 2
+
+
+Grow = Callable[[Plan, Mapping[str, Value]], Plan]
+"""Returns the plan with further variants, by name; without those that cannot run here."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -74,11 +75,11 @@ class Search:
     """One search of a run. ``plan`` grows by what is tried, ``history`` by what came of it."""
 
     plan: Plan
-    facts: Facts
     situation: Situation
     recorder: Recorder
-    engines: Engines
+    measurer: Measurer
     clock: Clock
+    grow: Grow
     history: list[Outcome] = field(default_factory=list)
     wave: int = 0
     wave_s: float = 0.0
@@ -87,13 +88,13 @@ class Search:
     stopped: str = ""
     left_out: list[Option] = field(default_factory=list)
 
-    def run(self, measurer: Measurer) -> Plan:
+    def run(self) -> Plan:
         """Measure until nothing better is expected, or there is no time for another wave.
 
         Return the plan with every configuration that was tried.
         """
         stored = stored_waves(Run(self.recorder.store))
-        with measurer.open_waves() as waves:
+        with self.measurer.open_waves() as waves:
             self._measure(waves, self._roots(), self.plan.resolved)
             while True:
                 batch = stored.get(self.wave) or self._propose(waves.width(self.plan))
@@ -146,18 +147,9 @@ class Search:
         return candidates
 
     def _grown(self, batch: Sequence[Candidate]) -> tuple[ResolvedEngine, ...]:
-        grown = grow(
-            self.plan,
-            batch,
-            facts=self.facts,
-            recipes=self.situation.recipes,
-            recorder=self.recorder,
-            engines=self.engines,
-        )
-        self.plan = grown.plan
-        for name, reason in grown.refused.items():
-            self.recorder.observer.note(f"{name} cannot run here: {reason}")
-        return grown.added
+        before = len(self.plan.resolved)
+        self.plan = self.grow(self.plan, {each.name: each.value for each in batch})
+        return self.plan.resolved[before:]
 
     def _measure(
         self, waves: Waves, batch: Sequence[Candidate], servers: Sequence[ResolvedEngine]
@@ -225,7 +217,7 @@ class Search:
         """Quantize; return why some of ``names`` cannot be made."""
         recipes = {**self.situation.recipes, **self.plan.spec.recipes}
         spec = self.plan.spec.model_copy(update={"recipes": recipes})
-        return make_recipes(replace(self.plan, spec=spec), self.recorder, sorted(names))
+        return self.measurer.make_recipes(replace(self.plan, spec=spec), sorted(names))
 
     def _outcome(self, run: Run, each: Candidate) -> Outcome:
         move, base = each.move or None, each.base or None
@@ -234,10 +226,8 @@ class Search:
     def _to_check(self, servers: Sequence[ResolvedEngine]) -> frozenset[str]:
         """The variants whose answers are compared: weights that are new, and what leads by now."""
         best = incumbent(self.history)
-        store, names = self.recorder.store, set[str]()
-        checked = {
-            weights_key(item) for item in self.plan.resolved if not lacks_quality(store, item)
-        }
+        done, names = Run(self.recorder.store).quality, set[str]()
+        checked = {weights_key(item) for item in self.plan.resolved if item.variant.name in done}
         for item in servers:
             new = weights_key(item) not in checked
             leads = best is not None and item.variant.name == best.name
