@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from whet.core.load import Load
@@ -19,13 +21,18 @@ from whet.metrics.significance import looks_at
 _ATTEMPTS: Final = 3
 
 
-def confirm(plan: Plan, recorder: Recorder, measurer: Measurer) -> None:
+def confirm(
+    plan: Plan,
+    recorder: Recorder,
+    measurer: Measurer,
+    left_s: Callable[[], float] = lambda: math.inf,
+) -> None:
     """Serve the cheapest cell and the default's again, on traffic that the run has not sent.
 
     Both have fresh starts in turn, in steps, until their difference is shown, cannot be shown by
-    ``load.max_starts``, or those are spent. Where one misses a limit there, or does not start, the
-    next finalists are measured, three choices at most. Nothing is measured where fewer than two
-    variants qualify.
+    ``load.max_starts``, or those are spent, or ``left_s`` has no room for another step. Where one
+    misses a limit there, or does not start, the next finalists are measured, three choices at most.
+    Nothing is measured where fewer than two variants qualify.
     """
     if not plan.spec.load.confirm or len(choices_of(Run(recorder.store)).rivals) < 2:
         return
@@ -35,8 +42,12 @@ def confirm(plan: Plan, recorder: Recorder, measurer: Measurer) -> None:
         finalists = [(engines[name], load) for name, load in cells if name in engines]
         if not finalists:
             return
-        _measure(plan, recorder, measurer, finalists, attempt)
+        began = time.monotonic()
+        _measure(plan, recorder, measurer, finalists, attempt, left_s)
         if choices_of(Run(recorder.store)).main.settled:
+            return
+        if left_s() < time.monotonic() - began:
+            recorder.observer.warn("no time is left to measure the next choice again")
             return
     recorder.observer.warn(
         f"{_ATTEMPTS} choices of the cheapest configuration missed a limit, or failed, when they "
@@ -82,13 +93,18 @@ def _measure(
     measurer: Measurer,
     finalists: Sequence[tuple[ResolvedEngine, Load]],
     attempt: int,
+    left_s: Callable[[], float],
 ) -> None:
     load = plan.spec.load
     first = load.trials + attempt * load.max_starts
     for starts in looks_at(load.max_starts):
+        began = time.monotonic()
         rounds = confirmation_rounds(finalists, range(first, first + starts))
         measurer.measure(plan, rounds, quality=False, title="confirmation")
         choices = choices_of(Run(recorder.store))
         if not choices.main.settled or choices.is_over(load.max_starts):
             return
         recorder.observer.note(choices.still_open)
+        if left_s() < time.monotonic() - began:
+            recorder.observer.note("no time is left for more starts")
+            return
