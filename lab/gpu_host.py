@@ -1,7 +1,7 @@
 """Jobs on a host with GPUs, side by side, each on its own GPU, until a deadline.
 
     python -m lab.gpu_host PLAN.yaml WORK [--limit SECONDS] [--list]
-    python -m lab.gpu_host texts TOKENIZER OUT.jsonl
+    python -m lab.gpu_host log TOKENIZER OUT.jsonl
 
 ``lab/hosts/`` has examples. PLAN has ``jobs``: a name, and its ``run`` (a shell command, in the
 repository's folder, with WORK in the environment), ``gpu`` (its index; the job then has that GPU
@@ -10,7 +10,7 @@ alone and its share of the processor's cores), ``after`` (names of jobs that mus
 command. WORK/jobs.txt is the journal, WORK/NAME.log a job's output, and WORK/done is written at the
 end. At the deadline what runs is interrupted, which a run of whet survives.
 
-``texts`` writes the texts of the 7B testbed's requests.
+``log`` writes a request log with one long system prompt, the traffic of the 7B testbed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import yaml
@@ -35,6 +36,8 @@ GRACE_S: Final = 30.0
 """From the interrupt to the kill."""
 _LOOK_S: Final = 0.5
 SYSTEM_TOKENS: Final = 1024
+MOST_TOKENS: Final = 128
+REQUESTS: Final = 4000
 USER_TOKENS: Final = 85
 """The built-in user turns that are at least so long: with the ticket's number and the
 template a request has about 128 tokens of its own."""
@@ -56,8 +59,8 @@ class Job:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, run and exit with the number of jobs that did not end well."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["texts"]:
-        write_texts(Path(words[1]), Path(words[2]))
+    if words[:1] == ["log"]:
+        write_log(Path(words[1]), Path(words[2]))
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plan", type=Path)
@@ -131,8 +134,8 @@ def _begin(job: Job, work: Path, gpus: int, also: str) -> None:
         )
 
 
-def write_texts(tokenizer: Path, out: Path) -> None:
-    """Write the built-in texts with one long system prompt and the longer user turns.
+def write_log(tokenizer: Path, out: Path) -> None:
+    """Write a log of greedy chats: one system prompt, and the longer built-in user turns.
 
     The system prompt is the first long one with articles of the others' catalogues added
     until it has ``SYSTEM_TOKENS`` tokens, to within one article.
@@ -142,15 +145,23 @@ def write_texts(tokenizer: Path, out: Path) -> None:
     from whet.data import write_inputs
 
     count = AutoTokenizer.from_pretrained(str(tokenizer)).encode
-    write_inputs(out.parent)
-    source = (out.parent / "workload.jsonl").read_text(encoding="utf-8")
+    with TemporaryDirectory() as folder:
+        write_inputs(Path(folder))
+        source = (Path(folder) / "workload.jsonl").read_text(encoding="utf-8")
     texts = [json.loads(line) for line in source.splitlines()]
     long, *others = [item["text"] for item in texts if item["kind"] == "system_long"]
     users = [item["text"] for item in texts if item["kind"] == "user"]
     more = [line for other in others for line in articles(other)]
-    long = filled(long, more, limit=SYSTEM_TOKENS, count=lambda text: len(count(text)))
-    rows = [{"kind": "system_long", "text": long}]
-    rows += [{"kind": "user", "text": text} for text in users if len(count(text)) >= USER_TOKENS]
+    system = filled(long, more, limit=SYSTEM_TOKENS, count=lambda text: len(count(text)))
+    turns = [text for text in users if len(count(text)) >= USER_TOKENS]
+    rows = []
+    for number in range(REQUESTS):
+        text = turns[number % len(turns)]
+        messages = [
+            {"role": "system", "content": system},
+            {"role": "user", "content": f"Ticket {number}. {text}"},
+        ]
+        rows.append({"messages": messages, "temperature": 0, "max_tokens": MOST_TOKENS})
     write_atomic(out, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
 
 
