@@ -40,7 +40,6 @@ def test_a_local_run_imports_no_ray() -> None:
     ("words", "says"),
     [
         (["--address", "h:6379"], "--address is that of a Ray cluster; add --executor ray"),
-        (["--executor", "ray", "--budget", "1h"], "--budget measures one configuration after"),
         (["--executor", "dask"], "dask"),
     ],
 )

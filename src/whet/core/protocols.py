@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
@@ -133,3 +133,23 @@ class Silent:
 
     def cell(self, cell: CellSummary, standing: str) -> None:
         """Say nothing."""
+
+
+@dataclass(slots=True)
+class Lines(Silent):
+    """An observer that keeps notes and warnings, each with its method, for another observer."""
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+
+    def note(self, message: str) -> None:
+        """Keep a note."""
+        self.lines.append(("note", message))
+
+    def warn(self, message: str) -> None:
+        """Keep a warning."""
+        self.lines.append(("warn", message))
+
+    def pass_on(self, observer: Observer) -> None:
+        """Say everything to ``observer``."""
+        for how, line in self.lines:
+            getattr(observer, how)(line)

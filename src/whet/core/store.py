@@ -14,6 +14,7 @@ import math
 import os
 import stat
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -195,7 +196,8 @@ class RunStore:
 
     ``put``/``get`` keep records under ``<kind>/<key>.json``; ``status`` is the journal's last word
     on a key: ``complete``, ``failed`` or absent. ``failed`` is not finished. A record that was
-    read stays in memory until it is stored again, so that each file is parsed once.
+    read stays in memory until it is stored again, so that each file is parsed once. Threads may
+    store records of different keys at the same time.
     """
 
     def __init__(self, root: Path) -> None:
@@ -204,6 +206,7 @@ class RunStore:
         self._journal: dict[tuple[str, str], dict[str, Any]] = {}
         self._records: dict[tuple[str, str], object] = {}
         self._lock: int | None = None
+        self._writing = threading.Lock()
 
     @classmethod
     @contextmanager
@@ -252,7 +255,7 @@ class RunStore:
         why = None if reason is None else redact(reason)
         entry = {"at": time.time(), "kind": kind, "key": key, "status": status, "reason": why}
         path = self.path("journal.jsonl")
-        with translate_disk_errors(path), path.open("ab") as file:
+        with self._writing, translate_disk_errors(path), path.open("ab") as file:
             file.write(self._line_start(file) + json.dumps(entry).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -281,7 +284,7 @@ class RunStore:
 
     def keys(self, kind: str) -> list[str]:
         """Every journalled key of a kind, in the order in which they were first journalled."""
-        return [key for entry_kind, key in self._journal if entry_kind == kind]
+        return [key for entry_kind, key in tuple(self._journal) if entry_kind == kind]
 
     def status(self, kind: str, key: str) -> str | None:
         """``complete``, ``failed``, or None for a key that the journal does not name."""

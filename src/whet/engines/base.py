@@ -137,8 +137,9 @@ class EngineProfile:
     quantized layers. ``planned_engine`` makes an engine that resolves variants for another machine;
     ``installation`` is None for an engine that is not a Python package. ``plan_deployment`` plans
     it in a container; None where there is nothing to deploy. ``cpu_pool_variable`` sizes the KV
-    cache on a CPU, in GiB. ``trial_args`` (kind of device, ``eager=``) are flags of a server
-    outside of a run.
+    cache on a CPU, in GiB. ``sized_pool`` are the flags of a server with a KV pool of so many bytes
+    that shares its GPU with others; None where the engine has none. ``trial_args`` (kind of device,
+    ``eager=``) are flags of a server outside of a run.
     """
 
     name: str
@@ -158,6 +159,7 @@ class EngineProfile:
     plan_deployment: DeploymentPlanner | None = None
     trial_args: Callable[..., Mapping[str, Scalar]] = lambda _device, *, eager: {}
     cpu_pool_variable: str = ""
+    sized_pool: Callable[[int], Mapping[str, Scalar]] | None = None
 
     def counters_of(self, variant: Variant) -> tuple[tuple[str, str], ...]:
         """``counters.names`` with the variant's number of draft tokens."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ class _ServerThread(Thread):
     """Starts one server, holds it until ``release`` is set, stops it.
 
     One thread does all three, so that stops overlap too. ``ended`` receives the thread when
-    its start has ended, with ``server`` or ``error`` set.
+    its start has ended at ``ended_s``, with ``server`` or ``error`` set.
     """
 
     def __init__(self, start: Start, ended: SimpleQueue[_ServerThread]) -> None:
@@ -36,6 +37,7 @@ class _ServerThread(Thread):
         super().__init__(name=f"whet-start-{start.resolved.variant.name}", daemon=True)
         self.server: Server | None = None
         self.error: BaseException | None = None
+        self.ended_s = 0.0
         self.release = Event()
         self.wanted, self._ended = start, ended
 
@@ -45,11 +47,15 @@ class _ServerThread(Thread):
                 self.wanted.resolved, log=self.wanted.log, stop=self.release
             ) as server:
                 self.server = server
-                self._ended.put(self)
+                self._end_start()
                 self.release.wait()
         except BaseException as error:  # whatever it is, the main thread raises it
             self.error = error
-            self._ended.put(self)
+            self._end_start()
+
+    def _end_start(self) -> None:
+        self.ended_s = self.ended_s or time.monotonic()
+        self._ended.put(self)
 
     @property
     def outcome(self) -> Server | EngineStartError:
@@ -59,32 +65,71 @@ class _ServerThread(Thread):
         return self.server
 
 
+class Group:
+    """Servers that come up together; each may be ended before the others."""
+
+    def __init__(self, wanted: Sequence[Start]) -> None:
+        """Made by ``start_together`` only."""
+        self._ended: SimpleQueue[_ServerThread] = SimpleQueue()
+        self.threads = [_ServerThread(start, self._ended) for start in wanted]
+
+    def await_all(self, observer: Observer) -> tuple[Server | EngineStartError, ...]:
+        """Return each server, or why it did not start, once every start has ended.
+
+        What else a start ended with is raised. The observer is called from this thread alone.
+        """
+        watch = StartWatch(observer.warn)
+        for number in range(len(self.threads)):
+            observer.progress("starting", number, len(self.threads))
+            error = _next(self._ended, watch).error
+            if error is not None and not isinstance(error, EngineStartError):
+                raise error
+        return tuple(each.outcome for each in self.threads)
+
+    @property
+    def ended_s(self) -> float:
+        """When the last start ended, on the monotonic clock."""
+        return max(each.ended_s for each in self.threads)
+
+    def end(self, numbers: Iterable[int] | None = None) -> None:
+        """Stop the servers with these numbers, or all, and wait for that."""
+        every = range(len(self.threads)) if numbers is None else numbers
+        ending = [self.threads[number] for number in every]
+        for each in ending:
+            each.release.set()
+        for each in ending:
+            if each.ident is not None:
+                each.join()
+
+
+@contextmanager
+def start_together(wanted: Sequence[Start]) -> Iterator[Group]:
+    """Begin every start and yield the group at once; stop what is left of it at the end.
+
+    Whatever goes wrong in between stops all servers, also those that are still on their way up.
+    """
+    group = Group(wanted)
+    try:
+        for each in group.threads:
+            each.start()
+        yield group
+    finally:
+        group.end()
+    for each in group.threads:
+        if each.error is not None and each.server is not None:  # it came up and could not be ended
+            raise each.error
+
+
 @contextmanager
 def serve_together(
     wanted: Sequence[Start], observer: Observer
 ) -> Iterator[tuple[Server | EngineStartError, ...]]:
     """Yield each server, or why it did not start, once every start has ended; stop all at the end.
 
-    Whatever else goes wrong, with a start or with the caller, stops all servers, also those that
-    are still on their way up, and is raised. The observer is called from the calling thread alone.
+    Whatever else goes wrong, with a start or with the caller, is raised.
     """
-    ended: SimpleQueue[_ServerThread] = SimpleQueue()
-    threads = [_ServerThread(start, ended) for start in wanted]
-    watch = StartWatch(observer.warn)
-    try:
-        for each in threads:
-            each.start()
-        for number in range(len(threads)):
-            observer.progress("starting", number, len(threads))
-            error = _next(ended, watch).error
-            if error is not None and not isinstance(error, EngineStartError):
-                raise error
-        yield tuple(each.outcome for each in threads)
-    finally:
-        _stop(threads)
-    for each in threads:
-        if each.error is not None and each.server is not None:  # it came up and could not be ended
-            raise each.error
+    with start_together(wanted) as group:
+        yield group.await_all(observer)
 
 
 def _next(ended: SimpleQueue[_ServerThread], watch: StartWatch) -> _ServerThread:
@@ -93,11 +138,3 @@ def _next(ended: SimpleQueue[_ServerThread], watch: StartWatch) -> _ServerThread
         with suppress(Empty):
             return ended.get(timeout=LOOK_S)
         watch.look()
-
-
-def _stop(threads: Sequence[_ServerThread]) -> None:
-    for each in threads:
-        each.release.set()
-    for each in threads:
-        if each.ident is not None:
-            each.join()

@@ -22,15 +22,17 @@ Measure = Callable[[float, int], ObjectiveVerdict]
 class SearchPlan:
     """Where a search looks, and when it stops.
 
-    Levels are requests per second, or requests in flight where ``integer``. ``tolerance`` is the
-    bracket's width relative to its lower end; ``budget`` counts measurements, repetitions
-    included; ``max_effort`` is how often a level is measured before undecided counts as missed.
+    Levels are requests per second, or requests in flight where ``integer``. ``step`` is the factor
+    between the first ones, above 1. ``tolerance`` is the bracket's width relative to its lower end;
+    ``budget`` counts measurements, repetitions included; ``max_effort`` is how often a level is
+    measured before undecided counts as missed.
     Raises ``UsageError``.
     """
 
     start: float
     lowest: float
     limit: float
+    step: float = 2.0
     integer: bool = False
     tolerance: float = 0.1
     budget: int = 20
@@ -51,7 +53,7 @@ class SearchPlan:
 
 
 def find_saturation(measure: Measure, plan: SearchPlan) -> Saturation:
-    """Double from the start until missed (halve until met), then bisect the bracket.
+    """Go up by ``step`` from the start until missed (down until met), then bisect the bracket.
 
     An undecided level is measured again with more effort, and counts as missed at the last one.
     The highest met level is one below every missed one, so a slip makes the answer cautious, never
@@ -98,15 +100,15 @@ class _BudgetSpent(Exception):
 def _close(
     plan: SearchPlan, met: Callable[[float], bool], settled: Mapping[float, bool]
 ) -> StopReason:
-    """Double, halve, bisect until the bracket is narrow enough."""
+    """Go up, down, bisect until the bracket is narrow enough."""
     whole: Callable[[float], float] = int if plan.integer else float
     level = whole(plan.start)
     while met(level) and level < plan.limit:
-        level = whole(min(2 * level, plan.limit))
+        level = whole(min(plan.step * level, plan.limit))
     if _bracket(settled)[1] is None:
         return "never missed"
     while _bracket(settled)[0] is None and level > plan.lowest:
-        level = whole(max(level / 2, plan.lowest))
+        level = whole(max(level / plan.step, plan.lowest))
         met(level)
     low, high = _bracket(settled)
     while low is not None and high is not None and high - low > plan.tolerance * low:

@@ -3,7 +3,7 @@
 from whet.core.records.plan import MemoryPlan, Problem
 from whet.predict.advice import Traffic, advise, far_beyond, fitting_length
 from whet.predict.disk import disk_problems, disk_uses
-from whet.predict.feasibility import Feasibility, assess_variants, longest_request
+from whet.predict.feasibility import Feasibility, assess_variants, longest_request, plan_variant
 from whet.predict.memory import Demand, group_memory_warnings, plan_memory
 from whet.predict.predict import predict_checkpoint
 
@@ -22,5 +22,6 @@ __all__ = [
     "group_memory_warnings",
     "longest_request",
     "plan_memory",
+    "plan_variant",
     "predict_checkpoint",
 ]

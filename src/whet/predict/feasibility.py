@@ -98,6 +98,27 @@ def assess_variants(
     return Feasibility(problems=tuple(problems), memory=memory, disks=disks)
 
 
+def plan_variant(
+    variant: Variant,
+    *,
+    target: ModelFacts,
+    draft: ModelFacts | None,
+    device: Device,
+    spec: Spec,
+    demand: Demand,
+) -> MemoryPlan:
+    """Plan the memory of one variant for a load. ``CheckpointError`` for unreadable weights."""
+    models = _Models(target=target, draft=draft, spec=spec, known={})
+    return plan_memory(
+        variant,
+        target=target,
+        stored=models.weights(variant),
+        draft=models.draft_of(variant),
+        device=device,
+        demand=demand,
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Models:
     """The checkpoints of a spec; ``known`` caches them by folder."""

@@ -138,8 +138,8 @@ def test_an_attached_server_gets_fresh_requests_at_every_attempt(
         prepared = prepare(spec_of(tmp_path), recorder, bench.engine, skip_infeasible=False)
         own = prepared.resolved[0]
         attached = replace(own, url="http://127.0.0.1:1")
-        same = [trial_plan(prepared, store, own, Load.at(2), 0, warmup=0) for _ in range(2)]
-        fresh = [trial_plan(prepared, store, attached, Load.at(2), 0, warmup=0) for _ in range(2)]
+        same = [trial_plan(prepared, store, own, (Load.at(2), 0), warmup=0) for _ in range(2)]
+        fresh = [trial_plan(prepared, store, attached, (Load.at(2), 0), warmup=0) for _ in range(2)]
     assert same[0].workload == same[1].workload
     prompts = [
         {request.prompt_token_ids for request in plan.workload.requests}

@@ -15,9 +15,8 @@ from whet.flow.run.check.check import prepare
 from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.rounds import Measurer
 from whet.flow.run.pipeline import run
-from whet.flow.run.plan import Recorder, Round
+from whet.flow.run.plan import Recorder, Round, cells_of
 from whet.flow.run.search.confirm import check_answers
-from whet.flow.run.search.grid import cells_of
 from whet.report.run import run_document
 
 SPECULATION = {"method": "ngram", "num_tokens": 3}
@@ -102,21 +101,3 @@ def test_a_check_that_the_spec_switches_off_is_not_made(bench: Bench, tmp_path: 
     quality = {"lossless_prompts": 0}
     searched(bench, tmp_path / "run", variants, ("fp16", "exact+spec"), quality=quality)
     assert bench.engine.started == ["fp16", "exact+spec"]
-
-
-def test_what_a_search_with_a_budget_recommends_was_checked(bench: Bench, tmp_path: Path) -> None:
-    spec = spec_of(
-        tmp_path,
-        order="blocks",
-        trials=1,
-        variants={"fp16": {}, **FAST, "exact": EXACT},
-        evidence=ACCEPTED,
-    )
-    with RunStore.open(tmp_path / "run") as store:
-        decision = run(
-            spec, Recorder(store=store, observer=Silent()), budget_s=3600.0, engines=bench.engine
-        )
-    assert decision.recommendation is not None
-    chosen = decision.recommendation.variant
-    assert chosen == "exact+spec"
-    assert Run.read(tmp_path / "run").quality[chosen].lossless is not None

@@ -67,7 +67,7 @@ def plans(job: Job) -> tuple[TrialPlan, TrialPlan]:
 
 def plan_of(job: Job, at: int, *, warmup: int = 8) -> TrialPlan:
     plan, store = job
-    return trial_plan(plan, store, plan.resolved[at], Load.at(4), 0, warmup=warmup)
+    return trial_plan(plan, store, plan.resolved[at], (Load.at(4), 0), warmup=warmup)
 
 
 def run(plan: TrialPlan, **script: float) -> TrialRecord:

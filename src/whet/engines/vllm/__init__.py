@@ -13,6 +13,7 @@ from whet.engines.vllm.deployment import plan_deployment
 from whet.engines.vllm.engine import VllmEngine, find_installed, trial_args
 from whet.engines.vllm.limits import build_problem, not_installed, scores_alone, scoring_defect
 from whet.engines.vllm.log import START_LINE, read_log
+from whet.engines.vllm.measuring import sized_pool
 from whet.engines.vllm.server_info import read_declared
 
 __all__ = ["ENGINE", "PROFILE", "VllmEngine", "find_installed", "model_name"]
@@ -42,4 +43,5 @@ PROFILE: Final = EngineProfile(
     plan_deployment=plan_deployment,
     trial_args=trial_args,
     cpu_pool_variable=CPU_KV_ENV,
+    sized_pool=sized_pool,
 )

@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from whet.core.records.engine import ResolvedEngine
+from whet.core.records.engine import ResolvedEngine, Scalar
 from whet.core.units import GIB
 
 Flag = tuple[str, tuple[str, ...]]
@@ -39,6 +39,8 @@ _SIZES: Final = frozenset(
     {"gpu-memory-utilization", "device-memory-utilization", "kv-cache-memory-bytes"}
 )
 _LARGEST_SHARE: Final = 0.5
+_ASKED_SHARE: Final = 0.1
+"""What a server with a sized cache asks at its start to be free; it takes what it needs."""
 
 _EVIDENCE: Final = "Left out: only the measurement needs it, whose evidence is in the log"
 _MACHINE: Final = "Left out: of the machine that measured"
@@ -47,6 +49,11 @@ SHARE: Final = (
     "Left out: a share of the device, which several servers had while they were measured; this one "
     "takes all of it, as vLLM does by default"
 )
+
+
+def sized_pool(pool_bytes: int) -> dict[str, Scalar]:
+    """Flags of a server whose KV cache has this size, and that others share the device with."""
+    return {"kv_cache_memory_bytes": pool_bytes, "gpu_memory_utilization": _ASKED_SHARE}
 
 
 def on_share(flags: Iterable[Flag]) -> bool:

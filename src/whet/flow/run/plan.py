@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ from whet.core.protocols import Engine, Observer
 from whet.core.provenance import Device
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.records.model import ModelFacts
-from whet.core.spec import Spec
+from whet.core.spec import Spec, WorkloadSpec
 from whet.core.store import RunStore
 
 Engines = Callable[[str], Engine]
@@ -43,9 +43,13 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """A checked spec with everything resolved; no stage changes it, and nothing has started."""
+    """A checked spec with everything resolved; no stage changes it, and nothing has started.
+
+    ``workload`` has the lengths of its requests: the spec's own, or those of its log.
+    """
 
     spec: Spec
+    workload: WorkloadSpec
     device: Device
     target: ModelFacts
     inputs: Inputs
@@ -90,11 +94,25 @@ class Round:
 class Wave:
     """Servers of a search that start together; each is measured at its loads, one server at a time.
 
-    The answers of ``check`` are checked, while the servers of the next wave start.
+    Where rates are searched or a trace sets them, cells are left empty: a server is measured at
+    what its search finds, which begins at ``rate``, the highest that another variant met. The
+    answers of ``check`` are checked, while the servers of the next wave start.
     """
 
     servers: tuple[tuple[ResolvedEngine, Cells], ...]
     check: frozenset[str] = frozenset()
+    rate: Load | None = None
+
+
+def cells_of(points: Iterable[Load], trials: Iterable[int]) -> Iterator[tuple[Load, int]]:
+    """Yield every (load, trial) of these trials, one pass over the loads after the other.
+
+    The largest load comes first: a lack of memory shows at once, and the warm-up is done in
+    parallel. Passes separate the trials of a cell in time, so that drift shows as spread.
+    """
+    for trial in trials:
+        for point in sorted(points, reverse=True):
+            yield point, trial
 
 
 def quantized_path(root: Path, recipe: str) -> Path:

@@ -18,6 +18,7 @@ from whet.core.load import Load, trial_key
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
 from whet.core.records.model import ModelFacts
+from whet.core.records.rate_search import RateSearch
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import RunStore, read_record
 
@@ -61,6 +62,12 @@ def lacks_quality(store: RunStore, resolved: ResolvedEngine) -> bool:
 def lacks_rates(store: RunStore, resolved: ResolvedEngine) -> bool:
     """Return whether a variant's highest rate is still to be searched."""
     return not store.done("rates", resolved.variant.name)
+
+
+def searched_points(store: RunStore, resolved: ResolvedEngine) -> tuple[Load, ...]:
+    """Return the rates that a variant's search found, or that its log has."""
+    search = store.get("rates", resolved.variant.name, RateSearch)
+    return () if search is None else search.points
 
 
 def refuse_changes(spec: Spec, store: RunStore) -> None:

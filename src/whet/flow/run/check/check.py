@@ -157,6 +157,7 @@ def prepare(spec: Spec, recorder: Recorder, engines: Engines, *, skip_infeasible
     folder = _write_inputs(log, store.root / "inputs")
     return Plan(
         spec=spec,
+        workload=checked.facts.spec.workload,
         device=checked.resolved.device,
         target=checked.facts.target,
         inputs=Inputs(

@@ -115,11 +115,13 @@ def store_cells(store: RunStore, cells: Iterable[CellSummary]) -> None:
         store.put("cells", cell_key(cell.variant, cell.load), cell, status=status)
 
 
-def cells_of_variant(run: Run, name: str) -> Iterator[CellSummary]:
-    """The cells of one variant, smallest batch first."""
+def cells_of_variant(
+    run: Run, name: str, points: Iterable[Load] | None = None
+) -> Iterator[CellSummary]:
+    """The cells of one variant, at ``points`` or at each of its loads, smallest batch first."""
     spec = run.require_spec()
     start_failure = run.store.reason("starts", name)
-    for size in run.points_of(name):
+    for size in run.points_of(name) if points is None else sorted(points):
         trials = run.trials_of(name, size)
         if trials:
             cell = summarise(trials, cell=_context(run, name, size))

@@ -1,4 +1,4 @@
-"""The highest rate of one server that meets the objective: searched on a start of its own."""
+"""The highest rate of one server that meets the objective."""
 
 from __future__ import annotations
 
@@ -19,16 +19,28 @@ from whet.metrics import UNPRICED, summarise
 from whet.metrics.saturation import SearchPlan, find_saturation
 
 _LIMIT: Final = 10_000.0
+_STEP: Final = 1.19
+"""From a rate that another variant met: one bisection then closes the bracket."""
 _SHARES: Final = (0.8, 0.9, 1.0)
 """Of the highest rate that was met: it was selected, and another start may miss at it."""
 
 
-def find_rate(plan: Plan, recorder: Recorder, server: Server, resolved: ResolvedEngine) -> None:
+def find_rate(
+    plan: Plan,
+    recorder: Recorder,
+    server: Server,
+    resolved: ResolvedEngine,
+    *,
+    begin: Load | None = None,
+    attempt: str = "",
+) -> None:
     """Search on a running server and store what was tried, and the rates to measure.
 
-    Doubling, then bisection to a bracket of 10%. A rate counts as met where every limit of the
+    Doubling, then bisection to a bracket of 10%; from ``begin``, the highest rate that another
+    variant met, in smaller steps. ``attempt`` makes prompts unlike those of the trials that follow
+    on the same start. A rate counts as met where every limit of the
     objective is above the figure of its one trial: a search needs no intervals, because what it
-    finds is measured on other starts. A disturbed trial is repeated once, on other traffic. Where
+    finds is measured afterwards. A disturbed trial is repeated once, on other traffic. Where
     that was disturbed too, the search counts as failed and a resume makes it again.
     """
     tried: list[RateTried] = []
@@ -39,24 +51,25 @@ def find_rate(plan: Plan, recorder: Recorder, server: Server, resolved: Resolved
     def measure(level: float, effort: int) -> ObjectiveVerdict:
         rate = Load.rate(float(f"{level:.3g}"))
         warmup = warmup_requests(load, rate, first=not tried)
-        sent = trial_plan(plan, recorder.store, resolved, rate, effort - 1, warmup=warmup)
+        cell = (rate, effort - 1)
+        sent = trial_plan(plan, recorder.store, resolved, cell, warmup=warmup, attempt=attempt)
         record = trial_on(server, sent)
-        cell = summarise([record], cell=UNPRICED)
+        summary = summarise([record], cell=UNPRICED)
         if not record.health.valid and effort == 1:
             observer.warn(f"{rate}, once more: {record.health.reason}")
             return ObjectiveVerdict(verdict="undecided", judgements=())
         if not record.health.valid:
             disturbed.append(rate)
-        missed = tuple(point.missed_by(cell))
-        if cell.status != "complete" or cell.errors:
-            missed = (*missed, cell.failure or f"{cell.errors} failed requests")
-        ttft = None if cell.ttft_p95_ms is None else cell.ttft_p95_ms.value
+        missed = tuple(point.missed_by(summary))
+        if summary.status != "complete" or summary.errors:
+            missed = (*missed, summary.failure or f"{summary.errors} failed requests")
+        ttft = None if summary.ttft_p95_ms is None else summary.ttft_p95_ms.value
         tried.append(RateTried(rate=rate, ttft_p95_ms=ttft, missed=missed))
         observer.note(f"{rate}: {f'misses {missed[0]}' if missed else 'met'}")
         return ObjectiveVerdict(verdict="missed" if missed else "met", judgements=())
 
     log = read_log(load)
-    search_plan = _search_plan(load, log)
+    search_plan = _search_plan(load, log, begin)
     highest = find_saturation(measure, search_plan).highest_met
     if log is not None and highest == search_plan.limit:
         observer.warn(
@@ -76,8 +89,8 @@ def find_rate(plan: Plan, recorder: Recorder, server: Server, resolved: Resolved
     recorder.store.put("rates", resolved.variant.name, search, status=status)
 
 
-def _search_plan(load: LoadSpec, log: Log | None) -> SearchPlan:
-    """From a log's own rate, or 1 a second, as far as the log lasts.
+def _search_plan(load: LoadSpec, log: Log | None, begin: Load | None) -> SearchPlan:
+    """From ``begin``, else a log's own rate, or 1 a second, as far as the log lasts.
 
     Down to where ``load.seconds`` hold ``load.min_requests``: lower rates would take longer.
     """
@@ -85,10 +98,13 @@ def _search_plan(load: LoadSpec, log: Log | None) -> SearchPlan:
     start, limit = max(lowest, 1.0), max(lowest, _LIMIT)
     if log is not None:
         start, limit = log.rate.value, log.longest.value
+    if begin is not None:
+        start = min(max(begin.value, lowest), limit)
     return SearchPlan(
         start=start,
         lowest=min(lowest, start),
         limit=limit,
+        step=2.0 if begin is None else _STEP,
         tolerance=0.1,
         budget=12,
         max_effort=2,

@@ -101,7 +101,9 @@ def _checks(plan: Plan, store: RunStore, resolved: ResolvedEngine) -> ChecksPlan
         plain=store.get(PLAIN, plain.variant.name, PlainReference)
         if speculates and plain is not None
         else None,
-        is_plain=plain is resolved and any(each.variant.speculation for each in same),
+        # A search may give the same weights a draft later.
+        is_plain=plain is resolved
+        and (plan.spec.search is not None or any(each.variant.speculation for each in same)),
     )
 
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from whet.core.protocols import Observer
 from whet.core.records.engine import ResolvedEngine
-from whet.core.run import Run
 from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
 from whet.core.units import human_duration
-from whet.flow.run.conclude.results import cells_of_variant, store_cells
-from whet.flow.run.measure.on_demand import OnDemand, open_on_demand
 from whet.flow.run.measure.quality import KIND, PLAIN, plain_of
-from whet.flow.run.measure.session import MAX_STARTS, PendingWork, SessionRunner
-from whet.flow.run.plan import RATE_SEARCH, Cells, Engines, Plan, Recorder, Round
+from whet.flow.run.measure.session import MAX_STARTS, PendingWork, SessionRunner, report_cell
+from whet.flow.run.measure.waves import LocalWaves, Worth, open_waves, pending_work
+from whet.flow.run.plan import RATE_SEARCH, Cells, Engines, Plan, Recorder, Round, Wave
 from whet.flow.run.resume import (
     REPEATS,
     invalid_trials,
@@ -76,6 +75,10 @@ class Executor(Protocol):
         """Refuse a plan that it has no devices for, before anything is made."""
         ...
 
+    def width(self, plan: Plan) -> int:
+        """Return how many sessions run side by side."""
+        ...
+
     def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
         """Run every session."""
         ...
@@ -89,6 +92,10 @@ class LocalExecutor:
     def require(self, plan: Plan, observer: Observer) -> None:
         """Preflight has checked this machine."""
 
+    def width(self, plan: Plan) -> int:
+        """Return 1."""
+        return 1
+
     def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
         """Run the sessions in the order of the rounds."""
         sessions = [each for part in rounds for each in part]
@@ -98,7 +105,7 @@ class LocalExecutor:
             recorder=recorder,
             engines=engines,
             starts_left=starts_left,
-            after=lambda name: summarize_cells(plan, recorder.store, name),
+            after=partial(report_cell, plan, recorder),
         )
         began, count = time.monotonic(), len(sessions)
         for done, each in enumerate(sessions):
@@ -107,6 +114,70 @@ class LocalExecutor:
             words = (f"session {done + 1} of {count}", each.label, left)
             group = [work for work in each.pending(recorder.store) if starts_left[work.name]]
             runner.run(group, ", ".join(filter(None, words)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionWaves:
+    """The waves of a search on other devices: a wave is a round of sessions side by side."""
+
+    recorder: Recorder
+    engines: Engines
+    executor: Executor
+    spent: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("starts", "measuring", "quantizing", "answers"), 0.0)
+    )
+
+    def width(self, plan: Plan) -> int:
+        """Return how many sessions run side by side."""
+        return self.executor.width(plan)
+
+    def measure(
+        self,
+        plan: Plan,
+        wave: Wave,
+        meanwhile: Callable[[], object] | None = None,
+        worth_repeating: Worth = lambda _trial: True,
+    ) -> None:
+        """Run ``meanwhile``, then measure what the run lacks, the baseline first for its answers.
+
+        Seconds of starts and answers are among those of measuring.
+        """
+        began = time.monotonic()
+        if meanwhile is not None:
+            meanwhile()
+        then = time.monotonic()
+        self.spent["quantizing"] += then - began
+        if plan.spec.load.find is not None:
+            self._run(plan, wave, RATE_SEARCH)
+        for repeat in range(1 + REPEATS):
+            works = [
+                pending_work(
+                    plan, self.recorder.store, wave, server, worth_repeating, repeat=repeat > 0
+                )
+                for server in wave.servers
+            ]
+            servers = tuple((each.resolved, tuple(each.trials)) for each in works if each)
+            first = tuple(item for item in servers if item[0] == plan.baseline())
+            rest = tuple(item for item in servers if item not in first)
+            for part in filter(None, (first, rest)):
+                self._run(plan, replace(wave, servers=part))
+        self.spent["measuring"] += time.monotonic() - then
+
+    def _run(self, plan: Plan, wave: Wave, title: str = "") -> None:
+        """Run one session for each server; those of a search for rates measure nothing else."""
+        rounds = [
+            [
+                Session(
+                    group=((resolved, () if title else cells),),
+                    round=0,
+                    label="",
+                    quality=not title and resolved.variant.name in wave.check,
+                    title=title,
+                )
+            ]
+            for resolved, cells in wave.servers
+        ]
+        self.executor.measure(plan, self.recorder, self.engines, rounds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,11 +204,14 @@ class Measurer:
         sessions = list(sessions_of(plan.spec.load, rounds, quality=quality, title=title))
         self.executor.measure(plan, self.recorder, self.engines, sessions)
 
-    def open_on_demand(
-        self, plan: Plan, resolved: ResolvedEngine, *, label: str
-    ) -> AbstractContextManager[OnDemand]:
-        """Open a session whose loads are chosen one by one."""
-        return open_on_demand(plan, self.recorder, self.engines, resolved, label=label)
+    @contextmanager
+    def open_waves(self) -> Iterator[LocalWaves | SessionWaves]:
+        """Open the waves of a search; at the end the answers are checked and no server is left."""
+        if self.executor.is_local:
+            with open_waves(self.recorder, self.engines) as waves:
+                yield waves
+        else:
+            yield SessionWaves(recorder=self.recorder, engines=self.engines, executor=self.executor)
 
     def compare_answers(self, plan: Plan, resolved: ResolvedEngine) -> None:
         """Ask the plain server of a variant where it was not asked yet, then the variant once more.
@@ -196,10 +270,3 @@ def _invalid_part(store: RunStore, part: Round) -> Round:
     """Return the trials of a round that ended but do not count."""
     parts = ((item, tuple(invalid_trials(store, item, cells))) for item, cells in part.servers)
     return Round(servers=tuple((item, cells) for item, cells in parts if cells))
-
-
-def summarize_cells(plan: Plan, store: RunStore, name: str) -> None:
-    """Store the cells of a variant of the spec as far as its trials go."""
-    if name not in plan.spec.variants:
-        return  # a plain server, started for its answers alone
-    store_cells(store, cells_of_variant(Run(store), name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -13,6 +13,8 @@ from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import TrialNotices
 from whet.core.records.load import TrialRecord
+from whet.core.records.summary import CellSummary
+from whet.core.run import Run
 from whet.core.starts import store_start
 from whet.core.store import RunStore
 from whet.core.units import human_duration
@@ -21,12 +23,16 @@ from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together
 from whet.flow.run.measure.find_rate import find_rate
 from whet.flow.run.measure.quality import measure_variant_quality, needs_answers_of
-from whet.flow.run.plan import Engines, Plan, Recorder
+from whet.flow.run.conclude.results import cells_of_variant, store_cells
+from whet.flow.run.plan import Engines, Plan, Recorder, cells_of
+from whet.flow.run.resume import missing_trials, searched_points
 from whet.flow.run.traffic.lengths import measure_lengths
 from whet.flow.run.traffic.workload import trial_plan, warmup_requests
 from whet.flow.serving import trial_on
 from whet.load import TrialInterrupted, TrialLost
 
+After = Callable[[str, Load | None], None]
+"""Called with a variant and a load that was measured, or None once the variant is over."""
 MAX_STARTS: Final = 3
 """Starts that a variant may lose: a server that dies under load is started again, and the third
 death leaves the variant out. The rate search and each confirmation count anew."""
@@ -45,6 +51,10 @@ class PendingWork:
     of: int
     search: bool = False
     """Whether the highest rate is to be searched."""
+    begin: Load | None = None
+    """Where that search begins; None for its own beginning."""
+    then_trials: int = 0
+    """Trials of each rate that it finds, to be measured on the same start."""
     start: int = 0
     """Number of the running server's start."""
     warmed: set[Load] = field(default_factory=set)
@@ -63,14 +73,15 @@ class SessionRunner:
     """Runs server sessions: starts what a group still needs, measures it and records it.
 
     ``starts_left`` counts by variant; one whose server does not start or keeps dying has none left,
-    and the others go on. ``after`` is called with the name of each variant that has been measured.
+    and the others go on. ``after`` is called with the name of a variant and each load that was
+    measured in all its trials of a session, and with None when the variant is over.
     """
 
     plan: Plan
     recorder: Recorder
     engines: Engines
     starts_left: MutableMapping[str, int]
-    after: Callable[[str], None]
+    after: After
 
     def run(self, group: Sequence[PendingWork], label: str) -> None:
         """Measure what a group still needs, started together where it is more than one server."""
@@ -84,7 +95,7 @@ class SessionRunner:
             if pending and self.starts_left[pending.name]:
                 label = "started again" if again else label
                 self._serve(pending, label)
-                self.after(pending.name)
+                self.after(pending.name, None)
 
     def _serve(self, pending: PendingWork, label: str) -> None:
         """Start servers until nothing is pending or the variant has no starts left."""
@@ -93,9 +104,9 @@ class SessionRunner:
             pending.warmed.clear()
             with (
                 self._absorb_engine_failure(pending),
-                serve(self.recorder, self.engines, pending) as server,
+                _serve(self.recorder, self.engines, pending) as server,
             ):
-                _measure(self.plan, self.recorder, server, pending)
+                self._measure(server, pending)
             label = "started again"
 
     def _serve_together(self, group: Sequence[PendingWork]) -> None:
@@ -107,29 +118,26 @@ class SessionRunner:
         up: list[tuple[PendingWork, Server]] = []
         lost: list[PendingWork] = []
         observer = self.recorder.observer
-        starts = [_start(self.recorder.store, self.engines, pending) for pending in group]
+        starts = [wanted_start(self.recorder.store, self.engines, pending) for pending in group]
         with serve_together(starts, observer) as outcomes:
             for pending, outcome in zip(group, outcomes, strict=True):
                 with self._absorb_engine_failure(pending, lost):
-                    if isinstance(outcome, EngineStartError):
-                        raise outcome
-                    _store_start(self.recorder.store, outcome, pending)
-                    up.append((pending, outcome))
-                    ready = human_duration(outcome.start.ready_s)
-                    observer.note(
-                        f"{pending.name} ready in {ready}, one of {len(group)} that came up "
-                        "together"
-                    )
+                    up.append((pending, take_over(self.recorder, outcome, pending, len(group))))
                 if not self.starts_left[pending.name]:
-                    self.after(pending.name)
+                    self.after(pending.name, None)
             for pending, server in up:
                 waits = any(self._waits_for(pending, each) for each in lost)
                 if waits or not pending or not self.starts_left[pending.name]:
                     continue
                 with self._absorb_engine_failure(pending, lost):
                     server.ensure_alive()
-                    _measure(self.plan, self.recorder, server, pending)
-                self.after(pending.name)
+                    self._measure(server, pending)
+                self.after(pending.name, None)
+
+    def _measure(self, server: Server, pending: PendingWork) -> None:
+        """Measure load and quality on a running server; what was tried is no longer pending."""
+        measure_load(self.plan, self.recorder, server, pending, self.after)
+        measure_answers(self.plan, self.recorder, server, pending)
 
     def _waits_for(self, pending: PendingWork, lost: PendingWork) -> bool:
         baseline = self.plan.spec.baseline
@@ -159,25 +167,38 @@ class SessionRunner:
                 lost.append(pending)
 
 
-def _start(store: RunStore, engines: Engines, pending: PendingWork) -> Start:
+def wanted_start(
+    store: RunStore, engines: Engines, pending: PendingWork, resolved: ResolvedEngine | None = None
+) -> Start:
+    """Return the start of a variant's server, as ``resolved`` if that is not its deployed form."""
     return Start(
         engine=engines(pending.resolved.engine),
-        resolved=pending.resolved,
+        resolved=resolved or pending.resolved,
         log=store.path("logs", f"{pending.name}.log"),
     )
 
 
+def take_over(
+    recorder: Recorder, outcome: Server | EngineStartError, pending: PendingWork, together: int
+) -> Server:
+    """Record one of ``together`` servers that came up; raise why it did not."""
+    if isinstance(outcome, EngineStartError):
+        raise outcome
+    _store_start(recorder.store, outcome, pending)
+    ready = human_duration(outcome.start.ready_s)
+    crowd = f"{pending.name} ready in {ready}, one of {together} that came up together"
+    recorder.observer.note(crowd if together > 1 else f"ready in {ready}")
+    return outcome
+
+
 @contextmanager
-def serve(recorder: Recorder, engines: Engines, pending: PendingWork) -> Iterator[Server]:
+def _serve(recorder: Recorder, engines: Engines, pending: PendingWork) -> Iterator[Server]:
     """Start one server, record its start, and end it."""
-    observer = recorder.observer
-    start = _start(recorder.store, engines, pending)
-    observer.progress("starting", 0, 1)
+    start = wanted_start(recorder.store, engines, pending)
+    recorder.observer.progress("starting", 0, 1)
     serving = start.engine.serve(start.resolved, log=start.log)
-    with watched(serving, observer.warn) as server:
-        _store_start(recorder.store, server, pending)
-        observer.note(f"ready in {human_duration(server.start.ready_s)}")
-        yield server
+    with watched(serving, recorder.observer.warn) as server:
+        yield take_over(recorder, server, pending, 1)
 
 
 def _store_start(store: RunStore, server: Server, pending: PendingWork) -> None:
@@ -188,33 +209,44 @@ def _store_start(store: RunStore, server: Server, pending: PendingWork) -> None:
     pending.start = store_start(store, pending.name, server.start, (facts, declared))
 
 
-def _measure(plan: Plan, recorder: Recorder, server: Server, pending: PendingWork) -> None:
-    """Measure load and quality on a running server; what was tried is no longer pending."""
+def measure_load(
+    plan: Plan, recorder: Recorder, server: Server, pending: PendingWork, after: After
+) -> None:
+    """Measure everything but the answers; what was tried is no longer pending."""
+    store, resolved = recorder.store, pending.resolved
     try:
-        measure_lengths(plan, recorder, server, pending.resolved)
+        measure_lengths(plan, recorder, server, resolved)
         if pending.search:
             pending.search = False
-            find_rate(plan, recorder, server, pending.resolved)
-        measure_cells(plan, recorder, server, pending)
-        measure_rest(plan, recorder, server, pending)
+            attempt = "search" if pending.then_trials else ""
+            find_rate(plan, recorder, server, resolved, begin=pending.begin, attempt=attempt)
+        if pending.then_trials:
+            cells = tuple(cells_of(searched_points(store, resolved), range(pending.then_trials)))
+            pending.trials, pending.of = missing_trials(store, resolved, cells), len(cells)
+        _measure_cells(plan, recorder, server, pending, after)
     finally:
-        store_facts(recorder.store, server, pending)
+        _store_facts(store, server, pending)
 
 
-def measure_rest(plan: Plan, recorder: Recorder, server: Server, pending: PendingWork) -> None:
+def measure_answers(plan: Plan, recorder: Recorder, server: Server, pending: PendingWork) -> None:
     """Check the answers, if that is pending."""
     if pending.quality:
         pending.quality = False
-        measure_variant_quality(plan, recorder, server, pending.resolved)
+        try:
+            measure_variant_quality(plan, recorder, server, pending.resolved)
+        finally:
+            _store_facts(recorder.store, server, pending)
 
 
-def store_facts(store: RunStore, server: Server, pending: PendingWork) -> None:
+def _store_facts(store: RunStore, server: Server, pending: PendingWork) -> None:
     """Store what the server's log says by now."""
     facts = get_profile(pending.resolved.engine).read_log(server.log_text())
     store.put("facts", pending.name, facts)
 
 
-def measure_cells(plan: Plan, recorder: Recorder, server: Server, pending: PendingWork) -> None:
+def _measure_cells(
+    plan: Plan, recorder: Recorder, server: Server, pending: PendingWork, after: After
+) -> None:
     """Run the pending trials on a running server, and store each with its log lines."""
     resolved, load = pending.resolved, plan.spec.load
     for point, trial in list(pending.trials):
@@ -224,7 +256,7 @@ def measure_cells(plan: Plan, recorder: Recorder, server: Server, pending: Pendi
         if point not in pending.warmed:
             warmup = warmup_requests(load, point, first=not pending.warmed)
         pending.warmed.add(point)
-        sent = trial_plan(plan, recorder.store, resolved, point, trial, warmup=warmup)
+        sent = trial_plan(plan, recorder.store, resolved, (point, trial), warmup=warmup)
         pending.trials.remove((point, trial))
         before = len(server.log_text())
         try:
@@ -235,6 +267,8 @@ def measure_cells(plan: Plan, recorder: Recorder, server: Server, pending: Pendi
         _store_trial(recorder, record, pending.start)
         notices = get_profile(resolved.engine).read_log(server.log_text()[before:]).notices
         _store_notices(recorder.store, record, notices)
+        if trial < load.trials and all(each != point for each, _ in pending.trials):
+            after(pending.name, point)
 
 
 def _store_trial(recorder: Recorder, record: TrialRecord, start: int) -> None:
@@ -253,3 +287,21 @@ def _store_notices(store: RunStore, record: TrialRecord, notices: tuple[str, ...
         variant=record.variant, load=record.load, trial=record.trial, notices=notices
     )
     store.put("notices", key, trial_notices)
+
+
+def report_cell(plan: Plan, recorder: Recorder, name: str, point: Load | None) -> None:
+    """Store a measured cell of a variant of the spec and say it; None stores all of its cells."""
+    for cell in summarize_cells(plan, recorder.store, name, None if point is None else [point]):
+        if point is not None:
+            recorder.observer.cell(cell, "")
+
+
+def summarize_cells(
+    plan: Plan, store: RunStore, name: str, points: Iterable[Load] | None = None
+) -> tuple[CellSummary, ...]:
+    """Store the cells of a variant as far as its trials go, at ``points`` or all of its loads."""
+    if name not in plan.spec.variants:
+        return ()  # a plain server, started for its answers alone
+    cells = tuple(cells_of_variant(Run(store), name, points))
+    store_cells(store, cells)
+    return cells

@@ -58,7 +58,7 @@ def confirm(
 def check_answers(plan: Plan, store: RunStore, measurer: Measurer) -> None:
     """Check the answers of finalists that speculate and were not compared with a plain server.
 
-    A search with a budget may measure them before that server, or without it.
+    A search may measure them before that server, or without it.
     """
     engines = {item.variant.name: item for item in plan.resolved}
     tried: set[str] = set()

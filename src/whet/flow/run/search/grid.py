@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -10,20 +10,37 @@ from whet.core.load import Load
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
 from whet.core.run import Run
-from whet.flow.run.plan import RATE_SEARCH, Cells, Plan, Recorder, Round
+from whet.flow.run.plan import RATE_SEARCH, Cells, Plan, Recorder, Round, Wave, cells_of
 from whet.flow.run.traffic.traced import store_points
 
 
-class LoadMeasurer(Protocol):
-    """A variant whose server starts when a load is not stored."""
+class Waves(Protocol):
+    """Servers of a search, wave after wave; what is stored already is not measured again."""
 
-    ready_s: list[float]
-    """Seconds of each start."""
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """Seconds that passed so far, by what they went into.
 
-    def measure(self, load: Load, worth_repeating: Callable[[TrialRecord], bool]) -> None:
-        """Measure one load and store its trial; an invalid one again if it is worth it.
+        ``starts``, ``measuring``, ``quantizing`` where no server was starting any more, and
+        ``answers`` where their check was waited for.
+        """
+        ...
 
-        Raises ``EngineStartError`` and ``EngineLostError``.
+    def width(self, plan: Plan) -> int:
+        """Return how many servers may start together now, if they are like the baseline's."""
+        ...
+
+    def measure(
+        self,
+        plan: Plan,
+        wave: Wave,
+        meanwhile: Callable[[], object] | None = None,
+        worth_repeating: Callable[[TrialRecord], bool] = lambda _trial: True,
+    ) -> None:
+        """Start the wave's servers, run ``meanwhile`` as they come up, measure one after the other.
+
+        Returns when all cells are stored. A server that does not start or dies is journalled and
+        left. An invalid trial is repeated on a fresh start if it is worth it.
         """
         ...
 
@@ -37,10 +54,8 @@ class Measurer(Protocol):
         """Measure rounds of servers; ``quality`` checks the answers of each variant, too."""
         ...
 
-    def open_on_demand(
-        self, plan: Plan, resolved: ResolvedEngine, *, label: str
-    ) -> AbstractContextManager[LoadMeasurer]:
-        """Open a session whose loads are chosen one by one; ``label`` is shown at a start."""
+    def open_waves(self) -> AbstractContextManager[Waves]:
+        """Open the waves of a search; at the end the answers are checked and no server is left."""
         ...
 
     def compare_answers(self, plan: Plan, resolved: ResolvedEngine) -> None:
@@ -93,14 +108,3 @@ def confirmation_rounds(
 
 def _round(servers: tuple[tuple[ResolvedEngine, Cells], ...], number: int) -> Round:
     return Round(servers=servers if number % 2 == 0 else servers[::-1])
-
-
-def cells_of(points: Iterable[Load], trials: Iterable[int]) -> Iterator[tuple[Load, int]]:
-    """Yield every (load, trial) of these trials, one pass over the loads after the other.
-
-    The largest load comes first: a lack of memory shows at once, and the warm-up is done in
-    parallel. Passes separate the trials of a cell in time, so that drift shows as spread.
-    """
-    for trial in trials:
-        for point in sorted(points, reverse=True):
-            yield point, trial

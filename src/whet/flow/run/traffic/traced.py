@@ -14,6 +14,7 @@ from whet.core.format import plural
 from whet.core.load import Load
 from whet.core.records.rate_search import RateSearch
 from whet.core.spec import LoadSpec
+from whet.core.store import RunStore
 from whet.core.units import ns_to_s
 from whet.flow.run.plan import Plan, Recorder
 from whet.load.arrivals import Arrivals
@@ -108,7 +109,7 @@ def log_problems(load: LoadSpec, tokenizer: Path, longest: int) -> Iterator[str]
 
 
 def store_points(plan: Plan, recorder: Recorder) -> None:
-    """Store the log's own rate as what every variant is measured at, if nothing is searched."""
+    """Say what the log holds, and store its rate for every variant."""
     load, observer = plan.spec.load, recorder.observer
     log = read_log(load)
     if log is None:
@@ -121,12 +122,16 @@ def store_points(plan: Plan, recorder: Recorder) -> None:
     requests = (row.request for row in log.beginning.rows if row.request is not None)
     for doubt in filter(None, (*log.whole.doubts, unsent_fields(requests))):
         observer.warn(doubt)
-    if load.find is not None:
-        return
     for item in plan.resolved:
-        name = item.variant.name
+        store_log_rate(plan.spec.load, recorder.store, item.variant.name)
+
+
+def store_log_rate(load: LoadSpec, store: RunStore, name: str) -> None:
+    """Store the log's own rate as what a variant is measured at, if nothing is searched."""
+    log = read_log(load)
+    if log is not None and load.find is None:
         search = RateSearch(variant=name, tried=(), points=(log.rate,), log_rate=log.rate)
-        recorder.store.put("rates", name, search)
+        store.put("rates", name, search)
 
 
 def build_log_load(

@@ -45,18 +45,20 @@ def trial_plan(
     plan: Plan,
     store: RunStore,
     resolved: ResolvedEngine,
-    point: Load,
-    trial: int,
+    cell: tuple[Load, int],
     *,
     warmup: int,
+    attempt: str = "",
 ) -> TrialPlan:
-    """Return what one trial sends after ``warmup`` other requests.
+    """Return what one trial, ``cell`` by load and number, sends after ``warmup`` other requests.
+
+    With ``attempt`` the unique parts of its prompts are others than those of the trial itself.
 
     A variant of static batches is sent the same requests, each batch after the slowest of the last;
     one with adapters the same requests, asking for one adapter after the other. The first variant's
     facts of the traffic are stored; ``UsageError`` where another variant's traffic differs.
     """
-    variant, lengths = resolved.variant, output_lengths(store)
+    (point, trial), variant, lengths = cell, resolved.variant, output_lengths(store)
     draw = Draw(
         requests=plan.spec.load.requests(point),
         load=point,
@@ -67,7 +69,9 @@ def trial_plan(
     _require_same(plan, store, sent.workload.facts, workload_key(point, trial))
     if resolved.url is not None:
         # An attached server keeps its prefix cache from one attempt, and variant, to the next.
-        sent = _requests(plan, replace(draw, attempt=token_hex(8)), lengths, warmup)
+        attempt = token_hex(8)
+    if attempt:
+        sent = _requests(plan, replace(draw, attempt=attempt), lengths, warmup)
     loop: Loop = "open" if point.is_open else "static" if variant.batching == "static" else "closed"
     return TrialPlan(
         variant=variant.name,

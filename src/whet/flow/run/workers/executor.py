@@ -25,10 +25,11 @@ from whet.core.flags import plain_args
 from whet.core.protocols import Observer
 from whet.core.records.engine import StartFacts
 from whet.core.records.load import WorkloadFacts
+from whet.core.run import Run
 from whet.core.starts import every_start, start_key, store_start
 from whet.core.store import RunStore, write_atomic
-from whet.flow.run.measure.rounds import Rounds, Session, summarize_cells
-from whet.flow.run.measure.session import MAX_STARTS, PendingWork
+from whet.flow.run.measure.rounds import Rounds, Session
+from whet.flow.run.measure.session import MAX_STARTS, PendingWork, summarize_cells
 from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
 from whet.flow.run.traffic.lengths import lacks_lengths
 from whet.flow.run.traffic.logged import TIMES
@@ -121,6 +122,10 @@ class RayExecutor:
                 for ref in self._ray.wait(list(self._running), timeout=_POLL_S)[0]:
                     self._end(ref)
 
+    def width(self, plan: Plan) -> int:
+        """Return how many sessions fit now."""
+        return await_workers(self._ray, demand_of(self._ray, plan))
+
     def close(self) -> None:
         """Cancel every session, which ends its servers, and store what it has measured."""
         if not (refs := list(self._running)):
@@ -180,7 +185,10 @@ class RayExecutor:
         for name, before in track.starts.items():
             used = before - outcome.starts_left[name]
             self._starts_left[name] = max(0, self._starts_left[name] - used)
-            summarize_cells(self._plan, self._recorder.store, name)
+            known = {c.load: c for c in Run(self._recorder.store).cells if c.variant == name}
+            for cell in summarize_cells(self._plan, self._recorder.store, name):
+                if cell.trials and known.get(cell.load) != cell:
+                    self._recorder.observer.cell(cell, "")
 
     def _give_up(self, names: Iterable[str]) -> None:
         why = f"{MAX_LOSSES} workers were lost while they measured it"

@@ -7,7 +7,7 @@ import pickle
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
@@ -17,7 +17,7 @@ from whet.checkpoint import read_facts
 from whet.core import errors
 from whet.core.errors import InfeasibleError, Interrupted, WhetError
 from whet.core.gpus import VISIBLE_DEVICES_ENV
-from whet.core.protocols import Silent
+from whet.core.protocols import Lines
 from whet.core.provenance import find_device
 from whet.core.staging import staged
 from whet.core.store import RunStore, write_atomic
@@ -44,19 +44,6 @@ class Outcome:
     error: WhetError | None
 
 
-@dataclass(slots=True)
-class _Lines(Silent):
-    """An observer that keeps notes and warnings for the driver."""
-
-    lines: list[tuple[str, str]] = field(default_factory=list)
-
-    def note(self, message: str) -> None:
-        self.lines.append(("note", message))
-
-    def warn(self, message: str) -> None:
-        self.lines.append(("warn", message))
-
-
 def run_session(
     version: str, sent: bytes, files: Files, group: list[PendingWork], left: dict[str, int]
 ) -> Outcome:
@@ -66,7 +53,7 @@ def run_session(
     ``left`` how many starts a variant has left. A cancelled session ends its servers and returns
     what it has measured. Raises ``InfeasibleError`` where this worker cannot run the plan.
     """
-    observer = _Lines()
+    observer = Lines()
     _undo_ray_settings(observer)
     if version != __version__:
         raise InfeasibleError(
@@ -89,7 +76,7 @@ def run_session(
                 recorder=Recorder(store=store, observer=observer),
                 engines=engines,
                 starts_left=left,
-                after=lambda _name: None,
+                after=lambda _name, _point: None,
             )
             error = _run(runner, group)
         changed = dict(_changed(root, known))
@@ -129,7 +116,7 @@ def _label() -> str:
     return f"{socket.gethostname()} {which}"
 
 
-def _undo_ray_settings(observer: _Lines) -> None:
+def _undo_ray_settings(observer: Lines) -> None:
     """Undo one thread for OpenMP and nice 15, which Ray sets and which slow an engine down."""
     node = os.getppid()
     with suppress(OSError):
