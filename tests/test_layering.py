@@ -46,7 +46,7 @@ RUN: dict[str, set[str]] = {
     "resume": set(),
     "conclude": set(),
     "traffic": {"plan"},
-    "check": {"plan", "resume", "traffic"},
+    "check": {"plan", "resume", "traffic", "search"},
     "search": {"plan", "traffic", "conclude"},
     "measure": {"plan", "resume", "traffic", "conclude"},
     "workers": {"plan", "traffic", "measure"},

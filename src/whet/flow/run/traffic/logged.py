@@ -57,6 +57,9 @@ _TEXTS: Final[tuple[tuple[str, Part, int], ...]] = (
 )
 """Name, part and fewest documents of the texts that are made of the log."""
 _BLOCK: Final = 16
+_COPIES: Final = 300
+"""Answers that are compared with their prompts."""
+_GRAM: Final = 3
 _NO_LENGTH: Final = "without an answer or its length"
 _TOO_LONG: Final = "longer than the longest context"
 
@@ -172,6 +175,29 @@ def read_traffic(
         hit_rate=ideal_hit_rate(prompts, block_size=_BLOCK),
         doubts=(*doubts, *filter(None, (count_doubt(counted), unsent_fields(requests)))),
     )
+
+
+def copied_share(sample: LogSample, encoder: PromptEncoder) -> float | None:
+    """Return the share of the answers' trigrams that are in their prompts; None without answers.
+
+    Prompt lookup proposes what follows the last tokens elsewhere in the prompt (Saxena 2023).
+    """
+    with_text = [each.request for each in sample.requests if each.request.output]
+    rows = with_text[:: max(1, len(with_text) // _COPIES)]
+    inside = total = 0
+    for request, ids in zip(rows, encoder.ids_many(rows), strict=True):
+        if isinstance(ids, TemplateProblem):
+            continue
+        known = set(_grams(ids))
+        answer = list(_grams(encoder.encode(request.output or "")))
+        inside += sum(gram in known for gram in answer)
+        total += len(answer)
+    return inside / total if total else None
+
+
+def _grams(ids: Ids) -> Iterator[tuple[int, ...]]:
+    row = ids.tolist()
+    return zip(*(row[at:] for at in range(_GRAM)), strict=False)
 
 
 @lru_cache(maxsize=1)
