@@ -43,15 +43,16 @@ ALLOWED["cli"] = {"core", "flow", "prompts", "ci", "report"}
 ALLOWED["__main__"] = {"cli"}
 RUN: dict[str, set[str]] = {
     "plan": set(),
+    "situation": set(),
     "resume": set(),
     "conclude": set(),
     "traffic": {"plan"},
-    "check": {"plan", "resume", "traffic", "search"},
-    "search": {"plan", "traffic", "conclude"},
+    "check": {"plan", "situation", "resume", "traffic"},
+    "search": {"plan", "situation", "traffic", "conclude"},
     "measure": {"plan", "resume", "traffic", "conclude"},
     "workers": {"plan", "traffic", "measure"},
     "options": {"measure", "workers"},
-    "pipeline": {"plan", "check", "search", "measure", "conclude"},
+    "pipeline": {"plan", "situation", "check", "search", "measure", "conclude"},
     "driver": {"plan", "options", "pipeline"},
 }
 """What each part of `flow/run` may import of the others."""

@@ -31,7 +31,7 @@ from whet.flow.run.check.checkpoints import Checkpoints
 from whet.flow.run.check.facts import find_facts
 from whet.flow.run.check.resolve import resolve
 from whet.flow.run.check.situation import find_situation
-from whet.flow.run.search.situation import Head, Situation
+from whet.flow.run.situation import Head, Situation
 
 BASE = "meta-llama/Llama-3.1-8B-Instruct"
 LISTED = "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3"
@@ -81,8 +81,8 @@ def test_model_card_and_engine_are_those_that_are_planned(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "names", "four_bits"),
     [
-        ({}, ["awq", "fp8", "fp8-kv", "int8", "w4a8"], "awq W4A16 g128"),
-        ({"intermediate_size": 10944}, ["awq", "fp8", "fp8-kv", "int8"], "awq W4A16 g64"),
+        ({}, ["int4", "fp8", "fp8-kv", "int8", "w4a8"], "awq W4A16 g128"),
+        ({"intermediate_size": 10944}, ["int4", "fp8", "fp8-kv", "int8"], "awq W4A16 g64"),
         ({"model_type": "nobodys"}, ["int4", "fp8"], "rtn W4A16 g128"),
         ({"intermediate_size": 10952}, ["fp8", "fp8-kv", "int8"], None),
     ],
@@ -94,7 +94,7 @@ def test_the_recipes_are_those_that_can_be_made(
     seven_b(tmp_path / "target", **change)
     recipes = look(tmp_path).recipes
     assert list(recipes) == names
-    titles = {each.title for name, each in recipes.items() if name in ("awq", "int4")}
+    titles = {each.title for name, each in recipes.items() if name == "int4"}
     assert titles == ({four_bits} if four_bits else set())
 
 
@@ -106,8 +106,8 @@ def test_a_quantized_model_has_no_recipes(tmp_path: Path) -> None:
 def test_a_recipe_of_the_spec_stands_before_the_usual_one(tmp_path: Path) -> None:
     seven_b(tmp_path / "target")
     own = {"method": "gptq", "scheme": "W4A16", "group_size": 64}
-    recipes = look(tmp_path, recipes={"awq": own}).recipes
-    assert (recipes["awq"].title, recipes["fp8"].title) == ("gptq W4A16 g64", "rtn FP8_DYNAMIC")
+    recipes = look(tmp_path, recipes={"int4": own}).recipes
+    assert (recipes["int4"].title, recipes["fp8"].title) == ("gptq W4A16 g64", "rtn FP8_DYNAMIC")
 
 
 def test_the_log_says_what_traffic_is_like(tmp_path: Path) -> None:

@@ -297,6 +297,12 @@ def _lines(choice: _Choice, file: Path) -> Iterator[str]:
         )
     beaten = "vLLM's default" if choice.present is None else "your present command"
     yield f"  {choice.options.time} of search from vLLM's default on; savings are against {beaten}"
+    length = (choice.current or {}).get("args", {}).get("max_model_len")
+    if type(length) is int and length < choice.longest:
+        yield (
+            f"  max_model_len {length:,} of the present command is raised to {choice.longest:,}, "
+            "which the requests and the checks of answers need"
+        )
     if choice.present is not None and choice.present.left_out:
         yield f"  left out of the present command: {', '.join(choice.present.left_out)}"
     yield f"Not in the log: {'; '.join(choice.profile.unknown())}. Set them in {file}."

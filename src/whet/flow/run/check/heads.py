@@ -14,7 +14,7 @@ from whet.core.records.model import ModelFacts
 from whet.core.spec import Spec
 from whet.data.heads import PublishedHead, published_heads
 from whet.flow.run.check.checkpoints import Checkpoints
-from whet.flow.run.search.situation import Head
+from whet.flow.run.situation import Head
 
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 

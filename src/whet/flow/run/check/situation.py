@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint import weights_facts
 from whet.checkpoint.encoder import load_encoder
-from whet.core.errors import UsageError
+from whet.core.errors import CheckpointError, UsageError
 from whet.core.load import Load
 from whet.core.provenance import Device
 from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
@@ -21,34 +21,32 @@ from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints, store
 from whet.flow.run.check.facts import GENERATED, Facts, find_facts
 from whet.flow.run.check.heads import find_heads
 from whet.flow.run.plan import Plan, Recorder
-from whet.flow.run.search.situation import Published, Situation, TrafficShape
+from whet.flow.run.situation import Published, Situation, TrafficShape
 from whet.flow.run.traffic.logged import TrafficLog, copied_share
 from whet.load import Draw, build_workload
 from whet.predict import longest_request
 from whet.predict.feasibility import COPY_FIX, copy_difference
 from whet.predict.hardware import model_words
-from whet.quant.llm_compressor.write import find_llm_compressor
 from whet.quant.suitability import working_recipes
 
 RECIPES: Final = {
-    "awq": RecipeSpec(),
+    "int4": RecipeSpec(),
     "fp8": RecipeSpec(method="rtn", scheme="FP8_DYNAMIC"),
     "fp8-kv": RecipeSpec(method="rtn", scheme="FP8_DYNAMIC", kv_cache="fp8"),
     "int8": RecipeSpec(method="smoothquant", scheme="W8A8"),
     "w4a8": RecipeSpec(method="awq", scheme="W4A8_FP8"),
-    "nvfp4": RecipeSpec(scheme="NVFP4"),
 }
 """Recipes by the names that the playbook knows; which of them a card computes is its knowledge."""
-_ROUNDED: Final = {"awq": "int4"}
-"""Names of recipes that round to nearest where the model cannot be quantized otherwise."""
 _MEASURED: Final = frozenset({"H100", "H200"})
 """GPUs of whet's own campaigns (``results/``)."""
 _FEWEST_SAMPLES: Final = 32
 _MOST_SAMPLES: Final = 512
 
 
-def prepare_search(plan: Plan, recorder: Recorder) -> Situation:
+def prepare_search(plan: Plan, recorder: Recorder) -> tuple[Facts, Situation]:
     """Return the situation of a plan's search on this machine, and download the heads that fit.
+
+    The facts have the folders of these heads too, and those of the named checkpoints.
 
     Raises as ``find_situation``.
     """
@@ -58,7 +56,9 @@ def prepare_search(plan: Plan, recorder: Recorder) -> Situation:
             facts = find_facts(plan.spec, store.root, checkpoints)
             situation = find_situation(facts, plan.resolved, plan.device, checkpoints)
             if not checkpoints.missing:
-                return situation
+                usable = {head.ref for head in situation.heads if head.ref and not head.problem}
+                heads = {ref: checkpoints.find(ref) for ref in sorted(usable)}
+                return replace(facts, folders={**facts.folders, **heads}), situation
             checkpoints.download(observer)
 
 
@@ -103,14 +103,11 @@ def _recipes(facts: Facts) -> Iterator[tuple[str, RecipeSpec]]:
         return
     own = {name: each for name, each in spec.recipes.items() if each != RecipeSpec()}
     for name, usual in {**RECIPES, **own}.items():
-        if usual.writer != "whet" and name not in own and not _has_llm_compressor():
-            continue
         for recipe in working_recipes(folder, usual):
             if (recipe.scheme, recipe.kv_cache) != (usual.scheme, usual.kv_cache):
                 continue
             text = facts.log if name not in own else None
-            shown = _ROUNDED.get(name, name) if recipe.method != usual.method else name
-            yield shown, recipe if text is None else _calibrated(recipe, text)
+            yield name, recipe if text is None else _calibrated(recipe, text)
             break
 
 
@@ -122,14 +119,6 @@ def _calibrated(recipe: RecipeSpec, log: TrafficLog) -> RecipeSpec:
     return recipe.model_copy(update={"calibration": text})
 
 
-def _has_llm_compressor() -> bool:
-    try:
-        find_llm_compressor()
-    except UsageError:
-        return False
-    return True
-
-
 def named_checkpoints(facts: Facts, checkpoints: Checkpoints) -> Iterator[Published]:
     """Yield the quantized checkpoints that the spec names.
 
@@ -138,7 +127,9 @@ def named_checkpoints(facts: Facts, checkpoints: Checkpoints) -> Iterator[Publis
     target, search = facts.target, facts.spec.search
     for ref in () if search is None else search.checkpoints:
         with checkpoints.readable_errors("search.checkpoints: "):
-            stored = weights_facts(checkpoints.find(ref), target)
+            if ref in facts.unreadable:
+                raise CheckpointError(facts.unreadable[ref])
+            stored = facts.weights[ref]
             difference = copy_difference(target, stored, "checkpoint")
             if difference is not None:
                 raise UsageError(f"{ref} is of another model: {difference[1]}", fix=COPY_FIX)

@@ -34,6 +34,7 @@ from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS
 from whet.requests import LoggedRequest, LogReader, count_doubt, media, plain_messages
 from whet.requests.sample import (
+    CAPACITY,
     PARTS,
     LogSample,
     Part,
@@ -266,6 +267,23 @@ def sample_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[s
             f"a trial sends {load.min_requests:,} requests or more and the {small[0]} part of "
             f"{log.path} has {len(log.sample.part(small[0])):,}: {advice}"
         )
+
+
+def repeat_doubt(log: TrafficLog, load: LoadSpec) -> str | None:
+    """Return a sentence where a trial sends requests of the log again; parts never share any."""
+    most = max(map(load.requests, load.points), default=0)
+    parts: tuple[Part, ...] = ("load", "confirmation") if load.confirm else ("load",)
+    smallest = min(parts, key=lambda part: len(log.sample.part(part)))
+    count = len(log.sample.part(smallest))
+    if count < load.min_requests or most <= count:
+        return None  # the first is an error
+    needed = math.ceil(most / PARTS[smallest])
+    fix = f"give a log of {needed:,} requests or more" if needed <= CAPACITY else "accept that"
+    return (
+        f"the largest trial sends {most:,} requests and the {smallest} part of {log.path.name} has "
+        f"{count:,}, so that some are sent again under another mark: {fix}, or lower "
+        "load.requests_per_slot"
+    )
 
 
 def write_parts(log: TrafficLog, folder: Path) -> None:
