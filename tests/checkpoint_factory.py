@@ -133,6 +133,37 @@ def write_hollow(
     return path
 
 
+def in_fp8(folder: Path) -> Path:
+    """A model whose linear layers are stored in FP8 with blocks of 128."""
+    folder.mkdir(parents=True)
+    vocab = write_tokenizer(folder)
+    block = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = tiny_config(vocab) | {"quantization_config": block, "max_position_embeddings": 4096}
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {
+        "model.embed_tokens.weight": ("BF16", (vocab, 128)),
+        "model.norm.weight": ("BF16", (128,)),
+        "lm_head.weight": ("BF16", (vocab, 128)),
+    }
+    linears = {
+        "self_attn.q_proj": (128, 128),
+        "self_attn.k_proj": (64, 128),
+        "self_attn.v_proj": (64, 128),
+        "self_attn.o_proj": (128, 128),
+        "mlp.gate_proj": (256, 128),
+        "mlp.up_proj": (256, 128),
+        "mlp.down_proj": (128, 256),
+    }
+    for layer in range(2):
+        for name, (rows, columns) in linears.items():
+            prefix = f"model.layers.{layer}.{name}"
+            tensors[f"{prefix}.weight"] = ("F8_E4M3", (rows, columns))
+            blocks = (-(-rows // 128), -(-columns // 128))
+            tensors[f"{prefix}.weight_scale_inv"] = ("F32", blocks)
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"model.layers.{layer}.{norm}.weight"] = ("BF16", (128,))
+    return write_hollow(folder, config, tensors)
+
+
 def write_hollow_file(file: Path, tensors: dict[str, tuple[str, tuple[int, ...]]]) -> None:
     """One sparse safetensors file."""
     width = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8, "I8": 1, "U8": 1, "F8_E4M3": 1}

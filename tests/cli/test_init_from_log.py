@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.checkpoint_factory import tiny_config, write_hollow, write_tiny_llama, write_tokenizer
+from tests.checkpoint.test_heads import write_head
+from tests.checkpoint_factory import (
+    in_fp8,
+    tiny_config,
+    write_hollow,
+    write_tiny_llama,
+    write_tokenizer,
+)
 from tests.cli.stage import Whet
 from tests.cli.test_check_device import SEVEN_B
 from tests.model_hub import Model, ModelHub, model_hub
@@ -74,13 +81,13 @@ def test_the_spec_comes_from_the_log_the_model_and_the_device(
     assert spec.traffic.log == tmp_path / "log.jsonl"
     assert spec.load.find == "max_rate"
     assert spec.load.demand_rps == pytest.approx(2.2, abs=0.4)
-    assert list(spec.variants) == ["fp16", "fp16+cache", "fp8+cache", "awq+cache"]
-    lines = (tmp_path / "whet.yaml").read_text().splitlines()
-    for name in spec.variants:
-        before = lines[
-            lines.index(next(each for each in lines if each.startswith(f"  {name}: "))) - 1
-        ]
-        assert before.startswith("  # ")
+    assert (list(spec.variants), spec.baseline, spec.reference) == (["default"], "default", None)
+    assert spec.search is not None
+    assert (spec.search.time, spec.search.heads) == (1800, ())
+    text = (tmp_path / "whet.yaml").read_text()
+    assert "variants" not in text
+    assert "recipes" not in text
+    assert "  # for everything: quantizing," in text
     checked = whet("check", *H100)
     assert (checked.code, checked.err) == (0, ""), checked.err
 
@@ -92,25 +99,15 @@ def test_equal_gaps_have_no_burstiness_to_show(whet: Whet, hub: ModelHub, tmp_pa
     assert "burstiness inf (1 is Poisson)" in said.out
 
 
-@pytest.mark.parametrize(
-    ("device", "names"),
-    [
-        ("A100 80GB SXM", ["int8", "awq"]),
-        ("L4", ["fp8", "awq"]),
-        ("2x L4", ["fp8", "awq"]),
-    ],
-)
-def test_variants_are_those_that_the_card_computes(
-    whet: Whet, hub: ModelHub, tmp_path: Path, device: str, names: list[str]
+def test_a_log_without_times_has_requests_in_flight(
+    whet: Whet, hub: ModelHub, tmp_path: Path
 ) -> None:
     write_log(tmp_path / "log.jsonl", timed=False)
-    said = whet("init", "--model", NAME, "--traffic", "log.jsonl", "--device", device)
+    said = whet("init", "--model", NAME, "--traffic", "log.jsonl", "--device", "2x L4")
     assert said.code == 0, said.err
-    spec = load_spec(tmp_path / "whet.yaml")
-    assert list(spec.variants)[2:] == [f"{name}+cache" for name in names]
-    assert spec.load.find is None
+    assert load_spec(tmp_path / "whet.yaml").load.find is None
     assert "when requests come (it has no times)" in said.out
-    assert whet("check", "--device", device).code == 0
+    assert whet("check", "--device", "2x L4").code == 0
 
 
 @pytest.mark.full
@@ -131,15 +128,23 @@ def test_several_cards_where_one_is_too_small(whet: Whet, hub: ModelHub, tmp_pat
     assert data["hardware"]["price_usd_per_hour"] == pytest.approx(1.6)
 
 
-def test_a_draft_and_copied_answers_are_tried(whet: Whet, hub: ModelHub, tmp_path: Path) -> None:
-    answer = {"choices": [{"message": {"role": "assistant", "content": "the order that I paid"}}]}
-    write_log(tmp_path / "log.jsonl", response=answer)
-    hub.models["owner/draft"] = Model(hub.models[NAME].folder)
-    words = ("init", "--model", NAME, "--traffic", "log.jsonl", "--draft", "owner/draft", *H100)
-    said = whet(*words)
+def test_a_time_a_draft_heads_and_checkpoints_are_those_of_the_search(
+    whet: Whet, hub: ModelHub, tmp_path: Path
+) -> None:
+    target = write_tiny_llama(tmp_path / "target")
+    write_log(tmp_path / "log.jsonl")
+    in_fp8(tmp_path / "fp8")
+    write_head(tmp_path / "head")
+    hub.models["owner/head"] = Model(tmp_path / "head")
+    words = ("--head", "./head", "--head", "owner/head", "--checkpoint", "fp8", "--time", "2h")
+    said = whet("init", "--model", target, "--traffic", "log.jsonl", *H100, *words)
     assert said.code == 0, said.err
-    names = list(load_spec(tmp_path / "whet.yaml").variants)
-    assert names[4:] == ["fp8+draft+cache", "fp8+ngram+cache"]
+    assert "2h of search" in said.out
+    search = load_spec(tmp_path / "whet.yaml").search
+    assert search is not None
+    assert search.time == 7200
+    assert search.heads == (str(tmp_path / "head"), "owner/head")
+    assert search.checkpoints == (str(tmp_path / "fp8"),)
 
 
 def test_this_machine_is_the_default(whet: Whet, tmp_path: Path) -> None:
@@ -167,6 +172,8 @@ def test_a_log_without_answers_has_them_measured(whet: Whet, tmp_path: Path) -> 
     [
         (["--model", "owner/Nmae"], 1500, CheckpointError.exit_code, "owner/Nmae"),
         (["--model", NAME], 3, UsageError.exit_code, "give a log of 80 requests or more"),
+        (["--model", NAME, "--time", "soon"], 1500, UsageError.exit_code, "search.time"),
+        (["--model", NAME, "--head", "./gone"], 1500, CheckpointError.exit_code, "search.heads"),
         (["--model", NAME, "--device", "H1OO"], 1500, UsageError.exit_code, "no GPU is known"),
         (["--model", NAME, "--traffic", "lgo.jsonl"], 9, UsageError.exit_code, "lgo.jsonl"),
     ],

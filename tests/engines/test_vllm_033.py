@@ -16,9 +16,10 @@ from tests.levers.recorded import log, pages
 from whet.core.records.engine import ResolvedEngine, Speculation
 from whet.core.records.evidence import EngineFacts
 from whet.core.spec import EngineSpec
+from whet.engines import machine
 from whet.engines.compatibility import Installed, lookup
 from whet.engines.machine import Machine
-from whet.engines.vllm import VllmEngine, limits
+from whet.engines.vllm import VllmEngine
 from whet.engines.vllm.limits import limitation
 from whet.levers import lever_args
 
@@ -157,7 +158,7 @@ def test_humming_needs_a_compiler(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "_TOOLKITS", tmp_path)
+    monkeypatch.setattr(machine, "_TOOLKITS", tmp_path)
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.delenv("CUDA_PATH", raising=False)
     if nvcc:

@@ -32,9 +32,15 @@ def init(
         for line in lines:
             print_line(line)
         return
-    if options.device is not None:
-        raise UsageError("--device is for a spec from your log", fix="give --traffic LOG too")
-    write_atomic(path, template(model=options.model, draft=options.draft))
+    given = {
+        "--device": options.device,
+        "--current": options.current,
+        "--head": options.head,
+        "--checkpoint": options.checkpoint,
+    }
+    for name in (name for name, value in given.items() if value):
+        raise UsageError(f"{name} is for a spec from your log", fix="give --traffic LOG too")
+    write_atomic(path, template(model=options.model or "./model", draft=options.draft))
     word = shell_word(str(path))
     print_line(
         f"Wrote {word}. Next: set model.target and hardware.price_usd_per_hour, then run: "

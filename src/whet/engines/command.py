@@ -84,12 +84,13 @@ def all_words(
 
 def refuse_owned(engine: str, key: str, name: str) -> None:
     """Raise ``UsageError`` for a flag that whet sets itself or must not have (``owned.csv``)."""
-    if (instead := _owned(engine).get(name)) is not None:
+    if (instead := owned_flags(engine).get(name)) is not None:
         raise UsageError(f"engine flag {key!r} cannot be set here", fix=f"set {instead}")
 
 
 @cache
-def _owned(engine: str) -> dict[str, str]:
+def owned_flags(engine: str) -> dict[str, str]:
+    """Flags that whet sets itself or must not have, each with what a user sets instead."""
     return {row["flag"]: row["instead"] for row in read_table(engine, "owned")}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,9 @@ from typing import Final
 from whet.core.gpus import visible_gpus
 
 _CUDA: Final = re.compile(r"cuda(?P<sign>>=|<|=)(?P<major>\d+)\.(?P<minor>\d+)")
+COMPILERS: Final = ("cuda-bindings", "nvidia-cuda-nvcc")
+"""Either package compiles kernels at a start where the host has no ``nvcc``."""
+_TOOLKITS: Final = Path("/usr/local")
 _CPUS: Final = ("cpu-avx2", "cpu-avx512")
 _FEATURES: Final = (
     "avx2",
@@ -81,6 +86,15 @@ def find_capability() -> tuple[int, int] | None:
         except pynvml.NVMLError:
             return None
     return int(major), int(minor)
+
+
+def has_cuda_compiler(packages: Iterable[str]) -> bool:
+    """Whether kernels can be compiled at a start, by one of the engine's ``packages`` or nvcc."""
+    if set(COMPILERS) & set(packages):
+        return True
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    folders = (*homes, *_TOOLKITS.glob("cuda*"))
+    return any((folder / "bin" / "nvcc").exists() for folder in folders)
 
 
 def machine_applies(word: str, machine: Machine) -> bool:

@@ -16,7 +16,7 @@ from whet.levers.counters import counter_change, idle, unread
 
 HIT_RATE_MARGIN: Final = 0.02
 """Two points either way, for the last block of each prompt and requests cut short."""
-_FROM_HIDDEN_STATES: Final = frozenset({"eagle", "eagle3", "mtp"})
+_FROM_HIDDEN_STATES: Final = frozenset({"eagle", "eagle3", "dflash", "dspark", "mtp"})
 
 
 class PrefixCache(Lever):

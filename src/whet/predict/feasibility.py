@@ -23,6 +23,7 @@ from whet.predict.settings import Settings, read_settings
 
 _SIZES: Final = ("layers", "hidden_size", "heads", "kv_heads", "head_dim")
 """What a quantized copy has in common with its source."""
+COPY_FIX: Final = "give quantized weights of this target, with its tokenizer files"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,31 +279,31 @@ def _same_model(case: _Case) -> Iterator[Problem]:
     """A quantized copy must answer as the target does: same tokenizer, same end of an answer."""
     if case.variant.weights == SIXTEEN_BIT or not Path(case.stored.path).is_dir():
         return
-    names = ("target", f"{case.variant.weights_label} checkpoint")
     made = case.variant.weights in case.spec.recipes
-    fix = (
-        f"delete {case.stored.path} to make it again"
-        if made
-        else "give quantized weights of this target, with its tokenizer files"
-    )
-    one, two = case.target.tokenizer, case.stored.tokenizer
+    fix = f"delete {case.stored.path} to make it again" if made else COPY_FIX
+    name = f"{case.variant.weights_label} checkpoint"
+    if (difference := copy_difference(case.target, case.stored, name)) is not None:
+        yield case.problem(difference[0], f"{difference[1]}; {fix}")
+
+
+def copy_difference(
+    target: ModelFacts, copy: ModelFacts, name: str
+) -> tuple[ProblemKind, str] | None:
+    """Return how ``copy``, called ``name``, is not of the target: in shape or in its tokenizer."""
     for size in _SIZES:
-        mine, its = (getattr(facts, size) for facts in (case.target, case.stored))
+        mine, its = (getattr(facts, size) for facts in (target, copy))
         if mine != its:
-            yield case.problem(
-                "shape", f"{size} is {mine} in the {names[0]} and {its} in the {names[1]}; {fix}"
-            )
-            return
+            return "shape", f"{size} is {mine} in the target and {its} in the {name}"
+    one, two = target.tokenizer, copy.tokenizer
     difference = tokenizer_difference(
-        Path(case.target.path), Path(case.stored.path), names=names, serving=True
+        Path(target.path), Path(copy.path), names=("target", name), serving=True
     )
     if difference is None and one.eos_token_ids != two.eos_token_ids:
         difference = (
-            f"an answer ends with the ids {list(one.eos_token_ids)} in the {names[0]} and "
-            f"{list(two.eos_token_ids)} in the {names[1]}"
+            f"an answer ends with the ids {list(one.eos_token_ids)} in the target and "
+            f"{list(two.eos_token_ids)} in the {name}"
         )
-    if difference is not None:
-        yield case.problem("tokenizer", f"{difference}; {fix}")
+    return None if difference is None else ("tokenizer", difference)
 
 
 def _draft(case: _Case) -> Iterator[Problem]:

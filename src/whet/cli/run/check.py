@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whet.cli.options import OutputOptions, SpecFile, print_json
+from whet.cli.run.moves import Option, moves_document, moves_section
 from whet.cli.terminal import TerminalConsole
 from whet.core.errors import UsageError
+from whet.core.format import plural
 from whet.core.records.codec import encode
 from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
 from whet.core.records.model import ModelFacts
@@ -20,8 +22,10 @@ from whet.report.document import Code, Node, Paragraph, Section
 from whet.report.writers.console import print_sections
 
 if TYPE_CHECKING:
+    from whet.core.spec import Spec
     from whet.flow.run.check.check import Checked
     from whet.flow.run.check.checkpoints import HubSource
+    from whet.flow.run.situation import Situation
 
 
 def check(
@@ -38,7 +42,8 @@ def check(
     """
     from whet.flow.run.check.check import check_spec, feasible, machine_text, plan_machine
     from whet.flow.run.check.checkpoints import open_checkpoints
-    from whet.flow.run.check.effort import effort_of
+    from whet.flow.run.check.effort import effort_of, search_words
+    from whet.flow.run.check.situation import find_situation
 
     spec = change.read(spec_file)
     planned = (
@@ -58,16 +63,30 @@ def check(
         machine = device.name
         if planned is not None:
             machine = machine_text(planned, variants, spec.engine.name)
+        situation = None
+        if spec.search is not None:
+            situation = find_situation(facts, variants, device, checkpoints, planned)
         sources = checkpoints.sources(facts.target, facts.draft)
+    moves = _moves(situation, spec)
     names = [each.variant.name for each in variants]
     effort = effort_of(spec, names, device=device.kind, answer_tokens=facts.answer_tokens)
     if output.json:
-        measured = {"spec": spec.name, "machine": machine, "effort": asdict(effort)}
-        print_json(measured | _document(checked, variants, sources))
+        took = asdict(effort) if spec.search is None else {"seconds": spec.search.time}
+        measured = {"spec": spec.name, "machine": machine, "effort": took}
+        own = {} if situation is None else {"moves": moves_document(moves)}
+        print_json(measured | _document(checked, variants, sources) | own)
     else:
-        title = f"ok {spec.name}: {len(variants)} variants on {machine}"
-        section = _section(title, checked, variants, [each.text for each in sources], effort.text)
-        print_sections([section], output.console)
+        title = f"ok {spec.name}: {plural(len(variants), 'variant')} on {machine}"
+        line = effort.text if spec.search is None else search_words(spec.search)
+        section = _section(title, checked, variants, [each.text for each in sources], line)
+        own_sections = [] if situation is None else [moves_section(moves)]
+        print_sections([section, *own_sections], output.console)
+
+
+def _moves(situation: Situation | None, spec: Spec) -> Sequence[Option]:
+    """Return what the playbook says of the default."""
+    del situation, spec
+    return ()
 
 
 def _document(

@@ -231,6 +231,13 @@ def _absolute_paths(spec: Spec, base: Path) -> Spec:
             and spec.traffic.model_copy(update={"log": below(spec.traffic.log)}),
             "load": spec.load.model_copy(update={"trace": below(spec.load.trace)}),
             "quality": spec.quality.model_copy(update=quality),
+            "search": spec.search
+            and spec.search.model_copy(
+                update={
+                    key: tuple(map(model, getattr(spec.search, key)))
+                    for key in ("heads", "checkpoints")
+                }
+            ),
         }
     )
 

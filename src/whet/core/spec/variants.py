@@ -26,9 +26,10 @@ from whet.core.spec.layout import LayoutSpec
 
 UNKNOWN_KEY: Final = "unknown_lever_key"
 SpeculationMethod = Literal[
-    "draft_model", "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "medusa", "mtp"
-]
-NEEDS_HEAD: Final = ("eagle", "eagle3", "medusa")
+    "draft_model", "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "dflash", "dspark", "medusa",
+    "mtp",
+]  # fmt: skip
+NEEDS_HEAD: Final = ("eagle", "eagle3", "dflash", "dspark", "medusa")
 """Methods whose proposals come from a head that was trained for the target."""
 MAX_VARIANTS: Final = 500
 EVERY_ADAPTER: Final = "*"
@@ -65,7 +66,7 @@ class SpeculationSpec(Strict):
 
     method: Annotated[
         SpeculationMethod,
-        Field(description="What drafts. The eagle methods and medusa need a head."),
+        Field(description="What drafts. The eagle methods, dflash, dspark and medusa need a head."),
     ] = "draft_model"
     num_tokens: Annotated[
         Positive, Field(description="K: draft tokens per step. A list is a sweep.")

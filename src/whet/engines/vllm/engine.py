@@ -27,11 +27,11 @@ from whet.engines.command import (
 )
 from whet.engines.compatibility import Installed, PlannedMachine, compatibility_rows
 from whet.engines.launch import serve_process
-from whet.engines.machine import without_avx512
+from whet.engines.machine import COMPILERS, without_avx512
 from whet.engines.vllm import int4_cpu
 from whet.engines.vllm.flags import adapter_word, by_hub_id, flag_words
 from whet.engines.vllm.layout import SHARED_FOLDER, serve_layout
-from whet.engines.vllm.limits import COMPILERS, api_server_count, limitation, not_installed
+from whet.engines.vllm.limits import api_server_count, limitation, not_installed
 from whet.engines.vllm.measuring import ACCESS_LOG, OFFLINE, QUIET_ENV, cpu_cache_gib
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"

@@ -6,9 +6,6 @@ installed packages and on the spec.
 
 from __future__ import annotations
 
-import os
-from itertools import chain
-from pathlib import Path
 from typing import Final
 
 from whet.core.flags import plain_args, rust_frontend, settings_of
@@ -16,13 +13,10 @@ from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.records.evidence import EngineFacts
 from whet.core.spec import GGUF_SCHEMES
 from whet.engines.compatibility import Installed, is_blocked, lookup, version_of
-from whet.engines.machine import Machine, find_machine
+from whet.engines.machine import Machine, find_machine, has_cuda_compiler
 
-_TOOLKITS: Final = Path("/usr/local")
 _LIBRARY_FLAGS: Final = ("linear_backend", "kernel_config.linear_backend_per_quant")
 OLDEST: Final = (0, 26, 0)
-COMPILERS: Final = ("cuda-bindings", "nvidia-cuda-nvcc")
-"""Either package lets Humming compile where the host has no ``nvcc``."""
 _IGNORED_IN_RUST: Final = frozenset(
     {"disable_access_log_for_endpoints", "enable_flash_late_interaction", "renderer_num_workers"}
     | {"enable_server_load_tracking"}
@@ -104,13 +98,8 @@ def _not_in_rust(variant: Variant) -> str | None:
 def _no_compiler(variant: Variant, installed: Installed) -> str | None:
     """Humming compiles its kernels at the start: by NVRTC through cuda-bindings, or by nvcc."""
     chosen = [str(value) for name, value in settings_of(variant) if name in _LIBRARY_FLAGS]
-    if not any("humming" in value.lower() for value in chosen):
-        return None
-    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    folders = chain(homes, _TOOLKITS.glob("cuda*"))
-    if set(COMPILERS) & set(installed.packages):
-        return None
-    if any((folder / "bin" / "nvcc").exists() for folder in folders):
+    humming = any("humming" in value.lower() for value in chosen)
+    if not humming or has_cuda_compiler(installed.packages):
         return None
     return (
         "kernels: humming compiles at the start, and this machine has no CUDA compiler; install "

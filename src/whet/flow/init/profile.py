@@ -13,18 +13,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.checkpoint.chat import TemplateProblem
-from whet.checkpoint.encoder import PromptEncoder
 from whet.core.format import percent, plural, significant
 from whet.core.names import name_from
 from whet.core.units import human_duration, ns_to_s
 from whet.flow.run.traffic.logged import TrafficLog
-from whet.requests.sample import LogSample, SampledRequest, conversation_of
+from whet.requests.sample import LogSample, conversation_of
 
 _WINDOW_S: Final = 300.0
-_COPIES: Final = 300
-"""Answers that are compared with their prompts."""
-_GRAM: Final = 3
 _FEWEST_TIMES: Final = 100
 
 
@@ -43,12 +38,11 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogProfile:
-    """A log's facts. ``copied`` is the share of the answers' trigrams that their prompts hold."""
+    """A log's facts."""
 
     traffic: TrafficLog
     conversations: int
     models: tuple[str, ...]
-    copied: float
     greedy: float
     rates: Rates | None
     natural: bool
@@ -86,18 +80,16 @@ class LogProfile:
             yield "whether it holds all of your traffic (load.demand_rps)"
 
 
-def profile_log(log: TrafficLog, encoder: PromptEncoder, *, natural: bool) -> LogProfile:
-    """Everything that the proposal rests on; the lengths of ``natural`` answers are limits."""
+def profile_log(log: TrafficLog, *, natural: bool) -> LogProfile:
+    """Everything that the spec rests on; the lengths of ``natural`` answers are limits."""
     sample = log.sample
     requests = [each.request for each in sample.requests]
     models = Counter(each.model for each in requests if each.model is not None)
-    greedy = sum(each.greedy for each in requests)
     return LogProfile(
         traffic=log,
         conversations=len({conversation_of(each) for each in requests}),
         models=tuple(name for name, _ in models.most_common(2)),
-        copied=_copied(sample.requests, encoder),
-        greedy=greedy / len(requests),
+        greedy=log.facts.greedy / len(requests),
         rates=_rates(np.asarray(sample.times_ns, dtype=np.int64)),
         natural=natural,
     )
@@ -128,26 +120,6 @@ def _rates(times_ns: NDArray[np.int64]) -> Rates | None:
         busiest=max(busiest, mean) if seconds > window_s else mean,
         burstiness=float(gaps.mean() ** 2 / gaps.var()) if gaps.var() else math.inf,
     )
-
-
-def _copied(sample: Sequence[SampledRequest], encoder: PromptEncoder) -> float:
-    """Prompt lookup proposes what follows the last tokens elsewhere in the prompt (Saxena 2023)."""
-    with_text = [each.request for each in sample if each.request.output]
-    rows = with_text[:: max(1, len(with_text) // _COPIES)]
-    inside = total = 0
-    for request, ids in zip(rows, encoder.ids_many(rows), strict=True):
-        if isinstance(ids, TemplateProblem):
-            continue
-        known = set(_grams(ids))
-        answer = list(_grams(encoder.encode(request.output or "")))
-        inside += sum(gram in known for gram in answer)
-        total += len(answer)
-    return inside / total if total else 0.0
-
-
-def _grams(ids: NDArray[np.int32]) -> Iterator[tuple[int, ...]]:
-    row = ids.tolist()
-    return zip(*(row[at:] for at in range(_GRAM)), strict=False)
 
 
 def _spread(values: Sequence[int]) -> str:

@@ -7,12 +7,11 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from whet.checkpoint import read_facts
-from whet.checkpoint.encoder import load_encoder
 from whet.core.flags import CPU_KV_ENV
-from whet.core.format import plural, significant
+from whet.core.format import significant
 from whet.core.prices import typical_price
 from whet.core.provenance import Device, cpu_dtype, find_device
 from whet.core.quote import shell_word, yaml_text
@@ -22,16 +21,24 @@ from whet.core.redact import one_line
 from whet.core.spec import EngineSpec, QualitySpec, TrafficSpec, parse_spec
 from whet.core.units import GIB, human_bytes
 from whet.engines.compatibility import PlannedMachine
-from whet.engines.machine import find_capability
+from whet.flow.init.current import (
+    PresentCommand,
+    current_variant,
+    read_current,
+    relative,
+    shown_model,
+)
 from whet.flow.init.options import InitOptions
 from whet.flow.init.profile import LogProfile, answers_known, name_of, profile_log
-from whet.flow.init.variants import Proposal, propose
 from whet.flow.run.check.check import Checked, check_spec, feasible, plan_machine
 from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints
+from whet.flow.run.check.heads import named_head
+from whet.flow.run.check.situation import named_checkpoints
 from whet.flow.run.traffic.logged import TrafficLog, gate_tokens, read_traffic, take_sample
 from whet.load.logged import MARK_TOKENS
-from whet.quant.suitability import settings_of
 
+CURRENT: Final = "current"
+"""The variant that is the user's present command."""
 _STEP: Final = 128
 _GREEDY: Final = 0.99
 _CPU_CORE_PRICE: Final = 0.0425
@@ -46,12 +53,14 @@ class _Choice:
     """Everything that the text is made of."""
 
     options: InitOptions
+    model: str
+    present: PresentCommand | None
+    current: Mapping[str, Any] | None
     folder: Path
     target: ModelFacts
     device: Device
     profile: LogProfile
     answers: str
-    proposals: tuple[Proposal, ...]
     concurrency: tuple[int, ...]
     tensor_parallel: int
     quality_tokens: int
@@ -65,8 +74,13 @@ def first_spec(options: InitOptions, file: Path) -> tuple[str, list[str]]:
     checkpoint that cannot be read, ``InfeasibleError`` where the model does not fit the device.
     """
     assert options.traffic is not None
+    present = None if options.current is None else read_current(options.current)
+    model, revision = options.model, None
+    if model is None and present is not None:
+        model, revision = present.serve.model, present.serve.revision
+    model = model or "./model"
     with open_checkpoints() as checkpoints:
-        folder = checkpoints.find(options.model)
+        folder = checkpoints.find(model, revision)
         target = read_facts(folder)
         sample, _, _ = take_sample(options.traffic.resolve(), 0)
         answers = "logged" if answers_known(sample) else "natural"
@@ -75,29 +89,33 @@ def first_spec(options: InitOptions, file: Path) -> tuple[str, list[str]]:
         name = options.device
         planned = None if name is None else plan_machine(name, None, EngineSpec())
         device = find_device() if planned is None else planned.device
-        capability = find_capability() if planned is None else planned.capability
-        profile = profile_log(log, load_encoder(folder), natural=answers == "natural")
+        profile = profile_log(log, natural=answers == "natural")
         # A held-out document is as long as the log's requests.
         quality_tokens = min(1024, max(128, math.ceil(log.p99 / _STEP) * _STEP))
         choice = _Choice(
             options=options,
+            model=model,
+            present=present,
+            current=None
+            if present is None
+            else current_variant(present, target, checkpoints, file.parent.resolve()),
             folder=file.parent.resolve(),
             target=target,
             device=device,
             profile=profile,
             answers=answers,
-            proposals=tuple(
-                propose(target, device, capability, profile, draft=options.draft is not None)
-            ),
             concurrency=(),
             tensor_parallel=1,
             quality_tokens=quality_tokens,
             longest=_longest(log, folder, quality_tokens, target),
         )
         choice, checked = _fitted(choice, checkpoints, planned)
+        for ref in options.head:
+            named_head(ref, target, checkpoints)
+        tuple(named_checkpoints(checked.facts, checkpoints))
     head = f"Written by whet init from {log.path.name} for {_device_words(device)}."
     text = spec_text(head, _data(choice), _notes(choice))
-    return text, list(_lines(choice, checked, file))
+    return text, list(_lines(choice, file))
 
 
 def _longest(log: TrafficLog, tokenizer: Path, quality_tokens: int, target: ModelFacts) -> int:
@@ -110,7 +128,10 @@ def _longest(log: TrafficLog, tokenizer: Path, quality_tokens: int, target: Mode
 def _fitted(
     choice: _Choice, checkpoints: Checkpoints, planned: PlannedMachine | None
 ) -> tuple[_Choice, Checked]:
-    """The largest load and the fewest GPUs with which the baseline runs; what cannot run is out."""
+    """The largest load and the fewest GPUs with which vLLM's default runs.
+
+    Raises ``InfeasibleError`` or ``UsageError`` where it does not, or the present command does not.
+    """
     counts = [1 << power for power in range(choice.device.count.bit_length())]
     tries = [(sizes, count) for count in counts for sizes in _LOADS[choice.device.kind]]
     for sizes, count in tries:
@@ -120,10 +141,9 @@ def _fitted(
         checked = check_spec(spec, root, checkpoints, planned)
         bad = {problem.variant for problem in checked.problems}
         if not bad & {None, spec.baseline}:
-            good = [each for each in choice.proposals if each.name not in bad]
-            return replace(choice, proposals=tuple(good)), checked
-    feasible(checked, skip=True)
-    raise AssertionError("feasible raises for a baseline that cannot run")
+            break
+    feasible(checked, skip=False)
+    return choice, checked
 
 
 def spec_text(head: str, data: Mapping[str, object], notes: Mapping[str, str] = {}) -> str:
@@ -143,7 +163,7 @@ def spec_text(head: str, data: Mapping[str, object], notes: Mapping[str, str] = 
 def _data(choice: _Choice) -> dict[str, object]:
     """The sections of whet.yaml."""
     target, options, on_cpu = choice.target, choice.options, choice.device.kind == "cpu"
-    model: dict[str, object] = {"target": shown_model(options.model, choice.folder)}
+    model: dict[str, object] = {"target": shown_model(choice.model, choice.folder)}
     if target.commit is not None:
         model["revision"] = target.commit
     if options.draft is not None:
@@ -156,24 +176,41 @@ def _data(choice: _Choice) -> dict[str, object]:
         engine["env"] = {CPU_KV_ENV: str(_cpu_pool_gib(choice))}
         quality |= {"max_documents": 60, "max_tasks": 48}
     log = choice.profile.traffic
-    documents = len({each.group for each in log.sample.part("calibration")})
-    calibration = {"samples": min(512, max(documents, 32))}
     return {
-        "name": name_of(options.model),
+        "name": name_of(choice.model),
         "model": model,
         "hardware": _hardware(choice),
-        "traffic": {"log": _relative(log.path, choice.folder), "answers": choice.answers},
+        "traffic": {"log": relative(log.path, choice.folder), "answers": choice.answers},
         "load": _load(choice),
         "engine": engine,
         "quality": quality,
-        "recipes": {
-            each.value["weights"]: settings_of(each.made) | {"calibration": calibration}
-            for each in choice.proposals
-            if each.made is not None
-        },
-        "baseline": choice.proposals[0].name,
-        "variants": {each.name: each.value for each in choice.proposals},
+        "search": _search(choice),
+        **_current(choice),
     }
+
+
+def _search(choice: _Choice) -> dict[str, object]:
+    options = choice.options
+    named = {"heads": options.head, "checkpoints": options.checkpoint}
+    shown = {
+        key: [shown_model(ref, choice.folder) for ref in refs]
+        for key, refs in named.items()
+        if refs
+    }
+    return {"time": options.time, **shown}
+
+
+def _current(choice: _Choice) -> dict[str, object]:
+    """The present command as a variant; its requests have to fit, as those of every variant."""
+    if choice.current is None:
+        return {}
+    args = dict(choice.current.get("args", {}))
+    if type(length := args.get("max_model_len")) is int and length < choice.longest:
+        args["max_model_len"] = choice.longest
+    if choice.tensor_parallel > 1:  # which the default needs, and the command may do without
+        args.setdefault("tensor_parallel_size", 1)
+    variant = {**choice.current, **({"args": args} if args else {})}
+    return {"reference": CURRENT, "variants": {CURRENT: variant}}
 
 
 def _notes(choice: _Choice) -> dict[str, str]:
@@ -192,11 +229,14 @@ def _notes(choice: _Choice) -> dict[str, str]:
         f"engine.{CPU_KV_ENV}": "GiB of KV cache",
         "quality.max_tokens": "of each held-out document",
         "quality.sampled": "the log is greedy",
+        "search.time": "for everything: quantizing, the search, checks of answers, confirmation",
+        "reference.reference": "what savings are against",
+        f"variants.{CURRENT}": "your present command",
     }
     if rates is not None:
         mean = significant(rates.mean, 3)
         notes["load.demand_rps"] = f"the log's busiest five minutes; {mean} on average"
-    return notes | {f"variants.{each.name}": each.why for each in choice.proposals}
+    return notes
 
 
 def _hardware(choice: _Choice) -> dict[str, object]:
@@ -240,26 +280,31 @@ def _cpu_pool_gib(choice: _Choice) -> int:
     return math.ceil(max(many, 2 * target.kv_bytes(choice.longest)) * width / GIB)
 
 
-def _lines(choice: _Choice, checked: Checked, file: Path) -> Iterator[str]:
+def _lines(choice: _Choice, file: Path) -> Iterator[str]:
     """What is printed."""
     target = choice.target
     yield from choice.profile.lines()
     yield from (f"  warning: {doubt}" for doubt in choice.profile.traffic.doubts)
     yield (
-        f"{choice.options.model}: {_count(target.parameters)} parameters, "
+        f"{choice.model}: {_count(target.parameters)} parameters, "
         f"{human_bytes(target.weight_bytes)}, context {target.max_position:,}; "
         f"{_device_words(choice.device)}"
     )
     if target.stored.scheme not in UNQUANTIZED:
         yield (
-            f"  it is quantized already ({target.stored.scheme}): measured as stored, without "
-            "recipes, which need a 16-bit checkpoint"
+            f"  it is quantized already ({target.stored.scheme}): measured as stored; moves of "
+            "weights need the 16-bit checkpoint (--model)"
         )
-    names = ", ".join(each.name for each in choice.proposals)
-    yield f"  {plural(len(choice.proposals), 'variant')}: {names}"
-    dropped = {problem.variant: problem.message for problem in checked.problems}
-    for name, message in list(dropped.items())[:3]:
-        yield f"  not {name}: {message}"
+    beaten = "vLLM's default" if choice.present is None else "your present command"
+    yield f"  {choice.options.time} of search from vLLM's default on; savings are against {beaten}"
+    length = (choice.current or {}).get("args", {}).get("max_model_len")
+    if type(length) is int and length < choice.longest:
+        yield (
+            f"  max_model_len {length:,} of the present command is raised to {choice.longest:,}, "
+            "which the requests and the checks of answers need"
+        )
+    if choice.present is not None and choice.present.left_out:
+        yield f"  left out of the present command: {', '.join(choice.present.left_out)}"
     yield f"Not in the log: {'; '.join(choice.profile.unknown())}. Set them in {file}."
     word = shell_word(str(file))
     yield f"Wrote {word}. Next: whet check {word}, then: whet run {word}"
@@ -274,13 +319,3 @@ def _count(parameters: int) -> str:
 def _device_words(device: Device) -> str:
     count = f"{device.count} × " if device.count > 1 else ""
     return f"{count}{device.name}, {human_bytes(device.memory_bytes)}"
-
-
-def shown_model(ref: str, folder: Path) -> str:
-    """A checkpoint as the file names it: a path below its folder, or a hub id."""
-    return _relative(Path(ref), folder) if Path(ref).expanduser().is_dir() else ref
-
-
-def _relative(path: Path, folder: Path) -> str:
-    shown = os.path.relpath(path.expanduser().resolve(), folder)
-    return shown if shown.startswith(".") else f"./{shown}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from whet.flow.run.check.problems import (
 from whet.flow.run.check.resolve import Resolved, resolve
 from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
 from whet.flow.run.resume import refuse_changes, store_model
-from whet.flow.run.traffic.logged import TRAFFIC, TrafficLog, write_parts
+from whet.flow.run.traffic.logged import TRAFFIC, TrafficLog, repeat_doubt, write_parts
 from whet.predict import Feasibility, Problem, assess_variants, group_memory_warnings
 from whet.predict.hardware import planned_device
 
@@ -88,9 +88,16 @@ def check_spec(
             *checkpoint_doubts(facts.target),
             *advice,
             *group_memory_warnings(spec.load.together, needs.memory, device),
-            *(() if facts.log is None else facts.log.doubts),
+            *(() if facts.log is None else _log_doubts(facts.log, spec)),
         ),
     )
+
+
+def _log_doubts(log: TrafficLog, spec: Spec) -> Iterator[str]:
+    yield from log.doubts
+    repeats = None if spec.search is None else repeat_doubt(log, spec.load)
+    if repeats is not None:
+        yield repeats
 
 
 def _on(planned: PlannedMachine, spec: Spec) -> tuple[Engines, Device]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,11 @@ class Checkpoints:
             self.missing[hollow] = checkpoint
         return hollow
 
+    def leave_out(self, folders: Iterable[Path]) -> None:
+        """Do not download the weights of these folders."""
+        for folder in folders:
+            del self.missing[folder]
+
     def sources(self, *models: ModelFacts | None) -> tuple[HubSource, ...]:
         """Those of ``models`` that are on the hub, then adapters and drafts that are not here."""
         weights = {
@@ -114,12 +119,14 @@ class Checkpoints:
         self.missing.clear()
 
     @contextmanager
-    def readable_errors(self) -> Iterator[None]:
-        """Let errors name hub ids in place of folders that only hold headers."""
+    def readable_errors(self, key: str = "") -> Iterator[None]:
+        """Let errors name hub ids in place of folders that only hold headers, behind ``key``."""
         try:
             yield
         except WhetError as error:
-            raise type(error)(self.readable(str(error))) from error
+            cause = self.readable("\n".join(map(str, error.args)))
+            fix = error.fix and self.readable(error.fix)
+            raise type(error)(f"{key}{cause}", fix=fix) from error
 
     def readable(self, text: str) -> str:
         """Return a message with hub ids in place of folders that only hold headers."""

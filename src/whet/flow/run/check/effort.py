@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.format import plural
-from whet.core.spec import Spec
+from whet.core.spec import SearchSpec, Spec
+from whet.core.units import human_duration
 from whet.metrics.significance import looks_at
 
 _START_S: Final = {"cpu": 45.0, "cuda": 120.0}
@@ -41,6 +42,14 @@ class Effort:
             f"{math.ceil(self.seconds / 60)} min and the checks of answers, if {start}a token "
             f"{1000 * _TOKEN_S:g} ms"
         )
+
+
+def search_words(spec: SearchSpec) -> str:
+    """What a run with a search takes, in one line for a person."""
+    return (
+        f"search: {human_duration(spec.time)} for everything, with quantizing, checks of answers "
+        "and the confirmation"
+    )
 
 
 def effort_of(spec: Spec, names: list[str], *, device: str, answer_tokens: float) -> Effort:

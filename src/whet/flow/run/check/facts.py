@@ -24,8 +24,9 @@ GENERATED: Final = "workload.jsonl"
 class Facts:
     """A spec, with the workload of its log if it has one, and what its files say.
 
-    By the reference in the spec, ``weights`` are those that variants bring, ``unreadable`` says why
-    some cannot be read, and ``folders`` are of adapters and drafts. ``texts`` are built in.
+    By the reference in the spec, ``weights`` are those that variants or the search bring,
+    ``unreadable`` says why some cannot be read, and ``folders`` are of adapters and drafts.
+    ``texts`` are built in.
     """
 
     spec: Spec
@@ -77,7 +78,8 @@ def find_facts(spec: Spec, root: Path, checkpoints: Checkpoints) -> Facts:
     weights: dict[str, ModelFacts] = {}
     unreadable: dict[str, str] = {}
     brought = (item.weights for name, item in spec.variants.items() if spec.brings_weights(name))
-    for ref in dict.fromkeys(brought):
+    named = () if spec.search is None else spec.search.checkpoints
+    for ref in dict.fromkeys((*brought, *named)):
         try:
             weights[ref] = weights_facts(checkpoints.find(ref), target)
         except CheckpointError as error:

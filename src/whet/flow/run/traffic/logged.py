@@ -34,6 +34,7 @@ from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS
 from whet.requests import LoggedRequest, LogReader, count_doubt, media, plain_messages
 from whet.requests.sample import (
+    CAPACITY,
     PARTS,
     LogSample,
     Part,
@@ -57,6 +58,9 @@ _TEXTS: Final[tuple[tuple[str, Part, int], ...]] = (
 )
 """Name, part and fewest documents of the texts that are made of the log."""
 _BLOCK: Final = 16
+_COPIES: Final = 300
+"""Answers that are compared with their prompts."""
+_GRAM: Final = 3
 _NO_LENGTH: Final = "without an answer or its length"
 _TOO_LONG: Final = "longer than the longest context"
 
@@ -174,6 +178,29 @@ def read_traffic(
     )
 
 
+def copied_share(sample: LogSample, encoder: PromptEncoder) -> float | None:
+    """Return the share of the answers' trigrams that are in their prompts; None without answers.
+
+    Prompt lookup proposes what follows the last tokens elsewhere in the prompt (Saxena 2023).
+    """
+    with_text = [each.request for each in sample.requests if each.request.output]
+    rows = with_text[:: max(1, len(with_text) // _COPIES)]
+    inside = total = 0
+    for request, ids in zip(rows, encoder.ids_many(rows), strict=True):
+        if isinstance(ids, TemplateProblem):
+            continue
+        known = set(_grams(ids))
+        answer = list(_grams(encoder.encode(request.output or "")))
+        inside += sum(gram in known for gram in answer)
+        total += len(answer)
+    return inside / total if total else None
+
+
+def _grams(ids: Ids) -> Iterator[tuple[int, ...]]:
+    row = ids.tolist()
+    return zip(*(row[at:] for at in range(_GRAM)), strict=False)
+
+
 @lru_cache(maxsize=1)
 def take_sample(
     log: Path, seed: int
@@ -240,6 +267,23 @@ def sample_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[s
             f"a trial sends {load.min_requests:,} requests or more and the {small[0]} part of "
             f"{log.path} has {len(log.sample.part(small[0])):,}: {advice}"
         )
+
+
+def repeat_doubt(log: TrafficLog, load: LoadSpec) -> str | None:
+    """Return a sentence where a trial sends requests of the log again; parts never share any."""
+    most = max(map(load.requests, load.points), default=0)
+    parts: tuple[Part, ...] = ("load", "confirmation") if load.confirm else ("load",)
+    smallest = min(parts, key=lambda part: len(log.sample.part(part)))
+    count = len(log.sample.part(smallest))
+    if count < load.min_requests or most <= count:
+        return None  # the first is an error
+    needed = math.ceil(most / PARTS[smallest])
+    fix = f"give a log of {needed:,} requests or more" if needed <= CAPACITY else "accept that"
+    return (
+        f"the largest trial sends {most:,} requests and the {smallest} part of {log.path.name} has "
+        f"{count:,}, so that some are sent again under another mark: {fix}, or lower "
+        "load.requests_per_slot"
+    )
 
 
 def write_parts(log: TrafficLog, folder: Path) -> None:

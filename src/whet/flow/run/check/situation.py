@@ -1,0 +1,185 @@
+"""The situation of a search, from the files of a spec and from its machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from whet.checkpoint.encoder import load_encoder
+from whet.core.errors import CheckpointError, UsageError
+from whet.core.load import Load
+from whet.core.provenance import Device
+from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
+from whet.core.spec import RecipeSpec, Spec
+from whet.engines import get_profile
+from whet.engines.compatibility import PlannedMachine, version_of
+from whet.engines.machine import find_capability, has_cuda_compiler
+from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints, stored_commits
+from whet.flow.run.check.facts import GENERATED, Facts, find_facts
+from whet.flow.run.check.heads import find_heads
+from whet.flow.run.plan import Plan, Recorder
+from whet.flow.run.situation import Published, Situation, TrafficShape
+from whet.flow.run.traffic.logged import TrafficLog, copied_share
+from whet.load import Draw, build_workload
+from whet.predict import longest_request
+from whet.predict.feasibility import COPY_FIX, copy_difference
+from whet.predict.hardware import model_words
+from whet.quant.suitability import working_recipes
+
+RECIPES: Final = {
+    "int4": RecipeSpec(),
+    "fp8": RecipeSpec(method="rtn", scheme="FP8_DYNAMIC"),
+    "fp8-kv": RecipeSpec(method="rtn", scheme="FP8_DYNAMIC", kv_cache="fp8"),
+    "int8": RecipeSpec(method="smoothquant", scheme="W8A8"),
+    "w4a8": RecipeSpec(method="awq", scheme="W4A8_FP8"),
+}
+"""Recipes by the names that the playbook knows; which of them a card computes is its knowledge."""
+_MEASURED: Final = frozenset({"H100", "H200"})
+"""GPUs of whet's own campaigns (``results/``)."""
+_FEWEST_SAMPLES: Final = 32
+_MOST_SAMPLES: Final = 512
+
+
+def prepare_search(plan: Plan, recorder: Recorder) -> tuple[Facts, Situation]:
+    """Return the situation of a plan's search on this machine, and download the heads that fit.
+
+    The facts have the folders of these heads too, and those of the named checkpoints.
+
+    Raises as ``find_situation``.
+    """
+    store, observer = recorder.store, recorder.observer
+    with open_checkpoints(stored_commits(store)) as checkpoints:
+        while True:
+            facts = find_facts(plan.spec, store.root, checkpoints)
+            situation = find_situation(facts, plan.resolved, plan.device, checkpoints)
+            if not checkpoints.missing:
+                usable = {head.ref for head in situation.heads if head.ref and not head.problem}
+                heads = {ref: checkpoints.find(ref) for ref in sorted(usable)}
+                return replace(facts, folders={**facts.folders, **heads}), situation
+            checkpoints.download(observer)
+
+
+def find_situation(
+    facts: Facts,
+    resolved: Sequence[ResolvedEngine],
+    device: Device,
+    checkpoints: Checkpoints,
+    planned: PlannedMachine | None = None,
+) -> Situation:
+    """Return everything that a move may ask for, on this machine or on the planned one.
+
+    ``resolved`` are the spec's variants, of which there is one at least.
+
+    Heads that fit and the named checkpoints are in ``checkpoints`` afterwards, to be downloaded.
+
+    Raises ``UsageError`` for a head or a checkpoint of ``search`` that is of another model, and
+    ``CheckpointError`` for one that cannot be read.
+    """
+    spec, target = facts.spec, facts.target
+    return Situation(
+        target=target,
+        device=device,
+        capability=planned.capability if planned is not None else find_capability(),
+        engine=spec.engine.name,
+        version=version_of(resolved[0].engine_version),
+        recipes=dict(_recipes(facts)),
+        heads=tuple(find_heads(spec, target, checkpoints)),
+        checkpoints=tuple(named_checkpoints(facts, checkpoints)),
+        traffic=_shape(facts),
+        in_flight=max(spec.load.concurrency),
+        draft=facts.draft is not None,
+        nvcc=planned is not None or _compiles(spec),
+        unmeasured_card=_is_unmeasured(device),
+    )
+
+
+def _recipes(facts: Facts) -> Iterator[tuple[str, RecipeSpec]]:
+    """Yield the recipes that can be made of the target; a spec's own one of a name counts."""
+    spec, folder = facts.spec, Path(facts.target.path)
+    if facts.target.stored.scheme not in UNQUANTIZED:
+        return
+    own = {name: each for name, each in spec.recipes.items() if each != RecipeSpec()}
+    for name, usual in {**RECIPES, **own}.items():
+        for recipe in working_recipes(folder, usual):
+            if (recipe.scheme, recipe.kv_cache) != (usual.scheme, usual.kv_cache):
+                continue
+            text = facts.log if name not in own else None
+            yield name, recipe if text is None else _calibrated(recipe, text)
+            break
+
+
+def _calibrated(recipe: RecipeSpec, log: TrafficLog) -> RecipeSpec:
+    """Return the recipe with as many samples as the log has conversations to calibrate on."""
+    documents = len({each.group for each in log.sample.part("calibration")})
+    samples = min(_MOST_SAMPLES, max(documents, _FEWEST_SAMPLES))
+    text = recipe.calibration.model_copy(update={"samples": samples})
+    return recipe.model_copy(update={"calibration": text})
+
+
+def named_checkpoints(facts: Facts, checkpoints: Checkpoints) -> Iterator[Published]:
+    """Yield the quantized checkpoints that the spec names.
+
+    Raises ``UsageError`` for one that is of another model or not quantized.
+    """
+    target, search = facts.target, facts.spec.search
+    for ref in () if search is None else search.checkpoints:
+        with checkpoints.readable_errors("search.checkpoints: "):
+            if ref in facts.unreadable:
+                raise CheckpointError(facts.unreadable[ref])
+            stored = facts.weights[ref]
+            difference = copy_difference(target, stored, "checkpoint")
+            if difference is not None:
+                raise UsageError(f"{ref} is of another model: {difference[1]}", fix=COPY_FIX)
+            if stored.stored.scheme in UNQUANTIZED:
+                raise UsageError(
+                    f"{ref} is not quantized ({stored.stored.scheme})",
+                    fix="leave it out, or give quantized weights of the target",
+                )
+        yield Published(ref=ref, scheme=stored.stored.scheme)
+
+
+def _shape(facts: Facts) -> TrafficShape:
+    """Return what the log's requests are like, or those that will be generated."""
+    log, spec = facts.log, facts.spec
+    if log is not None:
+        prompts, answers = zip(*log.lengths, strict=True)
+        return TrafficShape(
+            prompt_tokens=sum(prompts) / len(prompts),
+            answer_tokens=sum(answers) / len(answers),
+            longest=log.p99,
+            hit_rate=log.hit_rate,
+            copied=copied_share(log.sample, load_encoder(facts.tokenizer)),
+            greedy=log.facts.greedy / log.facts.requests,
+        )
+    load = Load.at(max(spec.load.concurrency))
+    draw = Draw(requests=spec.load.requests(load), load=load, trial=0, block_size=16)
+    made = build_workload(
+        facts.texts / GENERATED,
+        facts.tokenizer,
+        spec.workload,
+        draw=draw,
+        variables=spec.model.variables,
+    ).facts
+    bound = longest_request(spec.workload)
+    return TrafficShape(
+        prompt_tokens=made.input_tokens_mean,
+        answer_tokens=facts.answer_tokens,
+        longest=bound or round(made.input_tokens_mean + spec.workload.max_output_tokens),
+        hit_rate=made.expected_hit_rate,
+        copied=None,
+        greedy=float(spec.workload.temperature == 0),
+    )
+
+
+def _compiles(spec: Spec) -> bool:
+    """Whether this machine compiles CUDA kernels at a start."""
+    own = get_profile(spec.engine.name).installation
+    installed = None if own is None else own.find(str(spec.engine.python or sys.executable))
+    return has_cuda_compiler(() if installed is None else installed.packages)
+
+
+def _is_unmeasured(device: Device) -> bool:
+    return device.kind == "cuda" and not _MEASURED & model_words(device.name)
