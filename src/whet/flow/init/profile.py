@@ -25,7 +25,6 @@ _WINDOW_S: Final = 300.0
 _COPIES: Final = 300
 """Answers that are compared with their prompts."""
 _GRAM: Final = 3
-_FEWEST_TIMES: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +97,7 @@ def profile_log(log: TrafficLog, encoder: PromptEncoder, *, natural: bool) -> Lo
         models=tuple(name for name, _ in models.most_common(2)),
         copied=_copied(sample.requests, encoder),
         greedy=greedy / len(requests),
-        rates=_rates(np.asarray(sample.times_ns, dtype=np.int64)),
+        rates=_rates(log),
         natural=natural,
     )
 
@@ -112,12 +111,13 @@ def answers_known(sample: LogSample) -> bool:
     return known > len(sample.requests) / 2
 
 
-def _rates(times_ns: NDArray[np.int64]) -> Rates | None:
+def _rates(log: TrafficLog) -> Rates | None:
     """None for a log with hardly any times."""
-    if len(times_ns) < _FEWEST_TIMES or times_ns[0] == times_ns[-1]:
+    mean = log.rate_rps
+    if mean is None:
         return None
+    times_ns = np.asarray(log.sample.times_ns, dtype=np.int64)
     seconds = ns_to_s(float(times_ns[-1] - times_ns[0]))
-    mean = (len(times_ns) - 1) / seconds
     gaps = np.diff(times_ns).astype(np.float64)
     window_s = min(_WINDOW_S, seconds)
     ends = np.searchsorted(times_ns, times_ns + round(window_s * 1e9), side="right")

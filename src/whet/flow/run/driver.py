@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from whet.core.names import require_name
@@ -12,7 +11,7 @@ from whet.core.records.decision import Decision
 from whet.core.redact import one_line
 from whet.core.spec import Spec, redacted_source
 from whet.core.store import RunStore, write_atomic
-from whet.flow.run.options import ONE_START, RunOptions, SpecOptions
+from whet.flow.run.options import RunOptions, SpecOptions
 from whet.flow.run.plan import Recorder
 
 Report = Callable[[RunStore, Decision | None], None]
@@ -24,8 +23,6 @@ def read_run(spec_file: Path, change: SpecOptions, options: RunOptions) -> tuple
 
     Raises ``UsageError`` for a spec or options that are not valid.
     """
-    if options.budget_s is not None:
-        change = replace(change, set=(*change.set, *ONE_START))
     spec = change.read(spec_file)
     root = options.output_dir / require_name(options.name or spec.name, "the run's name")
     notes = "".join(f"# changed by --set {one_line(text)}\n" for text in change.changes)
@@ -52,7 +49,6 @@ def execute(
                     spec,
                     Recorder(store=store, observer=observer),
                     skip_infeasible=options.skip_infeasible,
-                    budget_s=options.budget_s,
                     executor=executor,
                 )
         except BaseException:

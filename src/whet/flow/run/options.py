@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from whet.core.errors import UsageError
-from whet.core.numbers import LARGEST
 from whet.core.spec import Spec, load_spec
 
 if TYPE_CHECKING:
     from whet.flow.run.measure.rounds import Executor
 
-ONE_START: Final = ("load.trials=1", "load.order=blocks")
-"""Changes to the spec for a search: one start of each variant, finalists have fresh ones."""
 OutputDir = Annotated[Path, Parameter(name=["--output-dir", "-o"])]
 
 
@@ -64,10 +60,6 @@ class RunOptions:
     """Continue an interrupted run."""
     skip_infeasible: bool = False
     """Run the other variants when some cannot run here."""
-    budget: str | None = None
-    """Time for the search, such as 30m or 2h: predictions choose what is measured, one start each,
-    before the finalists are confirmed. Default: every variant at every load."""
-
     executor: Literal["local", "ray"] = "local"
     """Where servers run: on this machine one after the other, or on every device of a Ray cluster
     (pip install 'whet[ray]')."""
@@ -89,23 +81,8 @@ class RunOptions:
             return
         from whet.flow.run.workers.executor import ray_executor
 
-        if self.budget is not None:
-            raise UsageError(
-                "--budget measures one configuration after the other",
-                fix="leave out --executor ray",
-            )
         with ray_executor(self.address) as executor:
             yield executor
-
-    @property
-    def budget_s(self) -> float | None:
-        """The budget in seconds. ``UsageError`` for a time that is not one."""
-        if self.budget is None:
-            return None
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)", self.budget.strip())
-        if match is None or not 0 < float(match[1]) <= LARGEST:
-            raise UsageError(f"--budget {self.budget!r}: write a time such as 90s, 30m or 2h")
-        return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 @Parameter(name="*")

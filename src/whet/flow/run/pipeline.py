@@ -10,7 +10,6 @@ from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.quantize import quantize_recipes
 from whet.flow.run.measure.rounds import Executor, LocalExecutor, Measurer
 from whet.flow.run.plan import Engines, Recorder
-from whet.flow.run.search.budget import measure_within
 from whet.flow.run.search.confirm import check_answers, confirm
 from whet.flow.run.search.grid import measure_all
 
@@ -20,13 +19,11 @@ def run(
     recorder: Recorder,
     *,
     skip_infeasible: bool = False,
-    budget_s: float | None = None,
     executor: Executor | None = None,
     engines: Engines = get_engine,
 ) -> Decision:
     """The main job. What the run directory already holds is not done again.
 
-    With ``budget_s`` predictions choose what is measured before the finalists are confirmed.
     Without ``executor`` everything is measured in this process.
 
     Raises any branch of ``WhetError``; whatever was finished before stays in the run directory.
@@ -36,10 +33,7 @@ def run(
     executor.require(plan, recorder.observer)
     plan = quantize_recipes(plan, recorder)
     measurer = Measurer(recorder=recorder, engines=engines, executor=executor)
-    if budget_s is None:
-        measure_all(plan, recorder, measurer)
-    else:
-        measure_within(plan, recorder, measurer, budget_s)
+    measure_all(plan, recorder, measurer)
     check_answers(plan, recorder.store, measurer)
     confirm(plan, recorder, measurer)
     return conclude(recorder.store, recorder.observer)
