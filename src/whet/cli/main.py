@@ -70,8 +70,8 @@ _REMOVED: Final = {
     "prompts --verify": "whet prompts --verify is now whet bench: write the log's prefix structure "
     "with whet prompts --workload FILE, then whet bench URL --trace FILE",
     "quality --golden": "whet quality --golden is now whet watch, which asks a run's golden probes",
+    "run --budget": "whet run --budget is search: {time: 30m} in whet.yaml now",
     "plan --spec": "whet plan --spec is gone: write a whet.yaml with whet init",
-    "run --budget": "whet run --budget is now in whet.yaml: search: {time: 30m}",
     "calibrate": "whet calibrate is gone: measure what whet plan proposes, with whet run",
     "quantize --push-to-hub": "whet quantize --push-to-hub is gone: upload the folder with "
     "hf upload OWNER/NAME OUT, with --private for a private repository",

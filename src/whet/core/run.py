@@ -24,11 +24,11 @@ from whet.core.records.evidence import (
 )
 from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.core.records.model import ModelFacts
-from whet.core.records.predicted import PredictedVariant
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.rate_search import RateSearch
+from whet.core.records.search import SearchRecord, Tried
 from whet.core.records.spread import Spreads, SpreadSet
 from whet.core.records.summary import CellSummary
 from whet.core.spec import Spec
@@ -195,8 +195,8 @@ class Run:
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
-        """Variants in the spec's order, then others that were measured, without A/A repeats."""
-        wanted = tuple(self.spec.variants) if self.spec else ()
+        """Variants in the spec's order, a search's, then others that were measured."""
+        wanted = (*(self.spec.variants if self.spec else ()), *self.tried)
         begun = (name for name in self.engines if self.spec is None or name in wanted)
         names = (*wanted, *begun, *(cell.variant for cell in self._stored_cells))
         return tuple(dict.fromkeys(names))
@@ -208,8 +208,8 @@ class Run:
 
     def points_of(self, variant: str) -> tuple[Load, ...]:
         """The loads that a variant is measured at; empty before its search has ended."""
-        if variant in self.predicted:
-            return self.predicted[variant].measured
+        if variant in self.tried:
+            return self.tried[variant].loads
         if self.spec is None or self.spec.load.points:
             return self.spec.load.points if self.spec else ()
         search = self.rate_searches.get(variant)
@@ -277,9 +277,14 @@ class Run:
         return next((outcome for outcome in worst_first if outcome in outcomes), None)
 
     @cached_property
-    def predicted(self) -> Mapping[str, PredictedVariant]:
-        """The predictions of a search with a budget, by variant; empty without one."""
-        return self.store.keyed("predicted", PredictedVariant)
+    def tried(self) -> Mapping[str, Tried]:
+        """What a search tried, by variant in its order; empty without one."""
+        return self.store.keyed("tried", Tried)
+
+    @cached_property
+    def search(self) -> SearchRecord | None:
+        """How the search went; None without one."""
+        return self.store.get("search", "search", SearchRecord)
 
     @cached_property
     def left_out(self) -> Mapping[str, str]:
@@ -295,14 +300,17 @@ class Run:
 
     @cached_property
     def _required_variants(self) -> tuple[str, ...]:
-        """Variants that the run has to measure: in the spec and not refused by preflight."""
+        """Variants that the run has to measure: those that a search tried, else the spec's.
+
+        Preflight may have refused some.
+        """
+        wanted = self.tried or (None if self.spec is None else self.spec.variants)
         return tuple(
             name
             for name in self.variants
             if self.store.status("infeasible", name) is None
             and name not in self.left_out
-            and (self.spec is None or name in self.spec.variants)
-            and (name not in self.predicted or self.predicted[name].measured)
+            and (wanted is None or name in wanted)
         )
 
     @cached_property

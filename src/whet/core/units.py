@@ -13,6 +13,7 @@ GIB: Final = 1024**3
 GB: Final = 10**9
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
+HOURS_PER_MONTH: Final = 730
 
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}

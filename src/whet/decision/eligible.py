@@ -13,10 +13,10 @@ from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic, GateVerdict, LosslessCheck
 from whet.core.records.summary import CellSummary, Estimate
 from whet.core.spec import ObjectiveSpec
+from whet.core.units import HOURS_PER_MONTH
 from whet.metrics.pooled import Cell, StartTable
 
 _TOLERANCE_STEP = 1e-9
-_HOURS_PER_MONTH = 730
 _ROUNDING = 1e-9
 """1.1 ÷ 0.1 is 11.000000000000002, which is 11 servers and not 12."""
 GREEDY_ONLY: Final = "greedy requests only"
@@ -211,7 +211,7 @@ def _fleet(cell: CellSummary, inputs: TierInputs) -> Fleet | None:
         demand_rps=inputs.demand_rps,
         rate_rps=inputs.demand_rps / servers,
         servers=servers,
-        usd_per_month=servers * inputs.price_usd_per_hour * _HOURS_PER_MONTH,
+        usd_per_month=servers * inputs.price_usd_per_hour * HOURS_PER_MONTH,
     )
 
 

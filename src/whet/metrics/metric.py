@@ -21,11 +21,14 @@ from whet.metrics.usable import usable_trials
 Direction = Literal["lower", "higher"]
 """Whether a lower or a higher figure is better."""
 
-View = Literal["differences", "cells", "charts", "compare", "changes", "envelope", "dashboard"]
+View = Literal[
+    "differences", "cells", "live", "charts", "compare", "changes", "envelope", "dashboard"
+]
 """Where a metric may be shown besides ``results.csv`` and JSON, which hold every one.
 
 ``differences``: tested over starts, which gives it its interval. ``cells``: the report's table of
-cells and ``whet ci --metrics``. ``charts``: against the load. ``compare``: ``bench --against``.
+cells and ``whet ci --metrics``. ``live``: as soon as a cell is measured, and of what a search
+tried. ``charts``: against the load. ``compare``: ``bench --against``.
 ``changes``: the effects of levers and the checks of ``whet ci``. ``envelope``: what a deployment
 must hold. ``dashboard``: a panel, if the server exports the metric.
 """

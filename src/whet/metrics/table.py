@@ -56,7 +56,7 @@ _TABLE: Final[tuple[Metric, ...]] = (
     RateMetric(
         name="tps_mean", title="throughput", unit="tok/s", better="higher",
         work=output_tokens, one="output_token", axis="output tokens per second", drop=0, block=0,
-        views=_views("differences", "cells", "charts", "compare", "changes", "envelope"),
+        views=_views("differences", "cells", "live", "charts", "compare", "changes", "envelope"),
     ),
     RequestMetric(
         name="ttft_p50_ms", title="TTFT p50", of=ttft_ms, quantile=0.50, histogram=TTFT,
@@ -99,7 +99,8 @@ _TABLE: Final[tuple[Metric, ...]] = (
     ),
     CellMetric(
         name="cost_per_1m_tokens", title="cost", unit="per 1M tok", sign="$", better="lower",
-        of=cost, axis="USD per 1M output tokens", views=_views("cells", "charts"), drop=0, block=0,
+        of=cost, axis="USD per 1M output tokens", views=_views("cells", "live", "charts"), drop=0,
+        block=0,
     ),
     CounterMetric(
         name="acceptance_length", title="acceptance length", unit="tok/step", better="higher",

@@ -20,6 +20,9 @@ _BAD: Final = ("contradicted", "fail", "missed", "worse", "failed", "not availab
 _WARN: Final = ("unproved", "accepted", "unknown", "undecided", "interrupted", "slow", "doubtful")
 _MUTED: Final = ("no difference", "not known here")
 _TONES: Final[dict[str, Tone]] = {
+    "adopted": "good",
+    "misses": "warn",
+    "wrong answers": "bad",
     **dict.fromkeys(_GOOD, "good"),
     **dict.fromkeys(_BAD, "bad"),
     **dict.fromkeys(_WARN, "warn"),

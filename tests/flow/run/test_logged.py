@@ -18,6 +18,7 @@ from whet.core.records.load import OutputLengths
 from whet.core.run import Run
 from whet.core.spec import Spec, TrafficSpec
 from whet.core.store import RunStore
+from whet.flow.run.conclude.faults import log_facts
 from whet.flow.run.traffic.logged import TrafficLog, read_traffic
 from whet.requests import LogReader
 from whet.requests.sample import read_sample
@@ -122,6 +123,22 @@ def test_arrivals_are_the_logs_own_at_the_rate_of_the_load(bench: Bench, tmp_pat
         assert np.sort(gaps)[:9].max() < 0.001e9
     both = {plan.trial: plan.offsets_ns for plan in bench.plans if plan.variant == "fp16"}
     assert both[0] == {plan.trial: plan.offsets_ns for plan in bench.plans}[0]
+
+
+def test_the_logs_volume_is_of_its_own_times_and_a_resumed_run_keeps_it(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """300 requests, two a second, of 4.5 output tokens in the mean."""
+    lines = chats(300)
+    for number, line in enumerate(lines):
+        line["timestamp"] = 1_700_000_000 + number / 2
+    spec, root = traffic_spec(tmp_path, write_log(tmp_path, lines)), tmp_path / "run"
+    story(bench, spec, root)
+    facts = log_facts(Run.read(root))
+    assert facts is not None
+    assert facts.output_tokens_per_s == pytest.approx(2 * 4.5)
+    story(bench, spec, root, resume=True)
+    assert log_facts(Run.read(root)) == facts
 
 
 def test_answers_are_measured_where_the_log_has_none(bench: Bench, tmp_path: Path) -> None:

@@ -66,11 +66,15 @@ def _print_next_steps(run: Run, output: OutputOptions) -> None:
 
 def run_json(run: Run) -> dict[str, object]:
     """A run's decision and cells as one JSON document."""
+    from whet.report.run.payback import payback
+
+    paid = payback(run)
     return {
         "run": run.name,
         "directory": str(run.root.resolve()),
         "missing": list(run.missing),
         "decision": None if run.decision is None else encode(run.decision),
+        "payback": None if paid is None else encode(paid),
         "cells": [encode(cell) for cell in run.cells],
     }
 

@@ -16,7 +16,15 @@ def report(
     run_dir: Annotated[Path, Parameter(help="Folder of a run.")],
     /,
     *,
+    export: Annotated[
+        Path | None,
+        Parameter(help="Write the run to this .tar.xz file as well, without text of its traffic."),
+    ] = None,
     output: OutputOptions = OutputOptions(),
 ) -> None:
     """Print a run's summary and rewrite its report files. Starts nothing."""
+    if export is not None:
+        from whet.flow.run.export import export_run
+
+        export_run(run_dir, export)
     write_and_print_report(RunStore.read(run_dir), output)

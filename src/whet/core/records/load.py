@@ -60,10 +60,15 @@ class WorkloadFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrafficFacts:
-    """Requests of the sampled traffic log; ``greedy`` are those that ask for temperature 0."""
+    """Requests of the sampled traffic log; ``greedy`` are those that ask for temperature 0.
+
+    ``output_tokens_per_s`` is the whole log's, by its own times; None where it lacks those, or the
+    lengths of its answers.
+    """
 
     requests: int
     greedy: int
+    output_tokens_per_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

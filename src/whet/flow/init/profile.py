@@ -11,7 +11,6 @@ from statistics import median
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from whet.core.format import percent, plural, significant
 from whet.core.names import name_from
@@ -20,7 +19,6 @@ from whet.flow.run.traffic.logged import TrafficLog
 from whet.requests.sample import LogSample, conversation_of
 
 _WINDOW_S: Final = 300.0
-_FEWEST_TIMES: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +88,7 @@ def profile_log(log: TrafficLog, *, natural: bool) -> LogProfile:
         conversations=len({conversation_of(each) for each in requests}),
         models=tuple(name for name, _ in models.most_common(2)),
         greedy=log.facts.greedy / len(requests),
-        rates=_rates(np.asarray(sample.times_ns, dtype=np.int64)),
+        rates=_rates(log),
         natural=natural,
     )
 
@@ -104,12 +102,13 @@ def answers_known(sample: LogSample) -> bool:
     return known > len(sample.requests) / 2
 
 
-def _rates(times_ns: NDArray[np.int64]) -> Rates | None:
+def _rates(log: TrafficLog) -> Rates | None:
     """None for a log with hardly any times."""
-    if len(times_ns) < _FEWEST_TIMES or times_ns[0] == times_ns[-1]:
+    mean = log.rate_rps
+    if mean is None:
         return None
+    times_ns = np.asarray(log.sample.times_ns, dtype=np.int64)
     seconds = ns_to_s(float(times_ns[-1] - times_ns[0]))
-    mean = (len(times_ns) - 1) / seconds
     gaps = np.diff(times_ns).astype(np.float64)
     window_s = min(_WINDOW_S, seconds)
     ends = np.searchsorted(times_ns, times_ns + round(window_s * 1e9), side="right")

@@ -11,6 +11,7 @@ from whet.core.run import Run
 from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
 from whet.report.run.common import headline, is_win
 from whet.report.run.load import cost_charts
+from whet.report.run.payback import payback
 from whet.report.text import Shown, shown
 
 ORDER = 10
@@ -27,7 +28,9 @@ def build(run: Run) -> Section:
     section = decision_section(run.decision)
     chosen = run.decision.recommendation
     tiles = [Facts(items=list(_facts(run, run.decision, chosen)))] if chosen else []
+    paid = payback(run)
     nodes = [section.nodes[0], *tiles, *cost_charts(run), *section.nodes[1:], *_invalid(run)]
+    nodes += [] if paid is None else [Paragraph(text=" ".join(paid.sentences))]
     if chosen is not None and chosen.variant in run.engines:
         nodes.append(Code(text=run.engines[chosen.variant].serve_line, language="sh"))
     return replace(section, nodes=nodes)

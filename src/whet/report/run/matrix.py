@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from whet.core.format import plural
 from whet.core.records.decision import Decision, MatrixEntry
-from whet.core.records.predicted import PredictedVariant
 from whet.core.run import Run
 from whet.report.document import Bullets, Cell, Node, Section, Table, Tone, table
 from whet.report.run.common import costs_less, is_win, target_words, tolerance_words
-from whet.report.run.predicted import cheaper_by_prediction
 from whet.report.text import DASH, shown
 
 ORDER = 20
@@ -18,14 +16,12 @@ ORDER = 20
 
 def build(run: Run) -> Section | None:
     """Matrix and blank corners."""
-    return None if run.decision is None else matrix_section(run.decision, run.predicted)
+    return None if run.decision is None else matrix_section(run.decision)
 
 
-def matrix_section(
-    decision: Decision, predicted: Mapping[str, PredictedVariant] | None = None
-) -> Section:
-    """The same without a run; ``predicted`` are a search's variants by name."""
-    nodes: list[Node] = list(_tables(decision, predicted or {}))
+def matrix_section(decision: Decision) -> Section:
+    """The same without a run."""
+    nodes: list[Node] = list(_tables(decision))
     nodes.append(Bullets(items=list(_blank_corners(decision)), tone="muted"))
     return Section(
         id="matrix",
@@ -36,7 +32,7 @@ def matrix_section(
     )
 
 
-def _tables(decision: Decision, predicted: Mapping[str, PredictedVariant]) -> Iterator[Table]:
+def _tables(decision: Decision) -> Iterator[Table]:
     entries = {(e.tier, e.ttft_target_ms, e.quality_tolerance): e for e in decision.matrix}
     for tier in dict.fromkeys(entry.tier for entry in decision.matrix):
         own = [entry for entry in decision.matrix if entry.tier == tier]
@@ -45,7 +41,7 @@ def _tables(decision: Decision, predicted: Mapping[str, PredictedVariant]) -> It
         rows = [
             [
                 target_words(target),
-                *(_entry(entries.get((tier, target, t)), decision, predicted) for t in tolerances),
+                *(_entry(entries.get((tier, target, t)), decision) for t in tolerances),
             ]
             for target in targets
         ]
@@ -53,17 +49,11 @@ def _tables(decision: Decision, predicted: Mapping[str, PredictedVariant]) -> It
         yield table(f"Cheapest variant that qualifies on {tier}", heads, rows)
 
 
-def _entry(
-    entry: MatrixEntry | None, decision: Decision, predicted: Mapping[str, PredictedVariant]
-) -> Cell:
+def _entry(entry: MatrixEntry | None, decision: Decision) -> Cell:
     if entry is None:
         return Cell(text=DASH, tone="muted")
-    cost_now = entry.cost_per_1m_tokens
-    cheaper = cheaper_by_prediction(
-        predicted, entry.ttft_target_ms, None if cost_now is None else cost_now.value
-    )
     if entry.meets is None or entry.load is None:
-        return Cell(text="none", tone="muted", detail=cheaper or "")
+        return Cell(text="none", tone="muted")
     title = f"{entry.variant} at {entry.load.words}"
     cost = f"{shown(entry.cost_per_1m_tokens, unit='$').text} per 1M"
     if entry.fleet is not None:
@@ -80,7 +70,7 @@ def _entry(
     detail = f"{cost}, {latency}; meets its limits: {entry.meets}"
     if entry.variant != decision.reference:
         detail += f"; {costs_less(entry, decision.reference)}"
-    return Cell(text=title, tone=tone, detail=f"{detail}; {cheaper}" if cheaper else detail)
+    return Cell(text=title, tone=tone, detail=detail)
 
 
 def _blank_corners(decision: Decision) -> Iterator[str]:

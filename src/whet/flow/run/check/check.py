@@ -201,7 +201,8 @@ def _record(
     observer.note(f"{len(names)} variants on {checked.resolved.device.name}")
     if facts.log is not None:
         observer.note(facts.log.describe())
-        store.put("traffic", "log", facts.log.facts)
+        if store.status("traffic", "log") is None:  # the sample that a resume reads has no times
+            store.put("traffic", "log", facts.log.facts)
 
 
 def _write_inputs(log: TrafficLog | None, folder: Path) -> Path:

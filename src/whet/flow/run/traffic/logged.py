@@ -52,6 +52,7 @@ _NOTICE: Final = b"""This folder holds prompts and answers of a request log. Do 
 """
 _MOST_GAP_NS: Final = 365 * 86_400 * NS_PER_S
 _MOST_TIMES: Final = 100_000
+_FEWEST_TIMES: Final = 100
 _TEXTS: Final[tuple[tuple[str, Part, int], ...]] = (
     ("calibration", "calibration", 32),
     ("heldout", "gate", MIN_DOCUMENTS),
@@ -93,9 +94,23 @@ class TrafficLog:
 
     @property
     def facts(self) -> TrafficFacts:
-        """How many requests the sample has, and how many of them are greedy."""
+        """How many requests the sample has, how many are greedy, and the log's output."""
         requests = [each.request for each in self.sample.requests]
-        return TrafficFacts(requests=len(requests), greedy=sum(each.greedy for each in requests))
+        rate, tokens = self.rate_rps, [each.output_tokens for each in requests]
+        known = [each for each in tokens if each is not None]
+        return TrafficFacts(
+            requests=len(requests),
+            greedy=sum(each.greedy for each in requests),
+            output_tokens_per_s=rate * sum(known) / len(known) if rate and known else None,
+        )
+
+    @property
+    def rate_rps(self) -> float | None:
+        """Mean requests a second of the whole log; None where hardly any has a time."""
+        times_ns = self.sample.times_ns
+        if len(times_ns) < _FEWEST_TIMES or times_ns[0] == times_ns[-1]:
+            return None
+        return (len(times_ns) - 1) / ns_to_s(float(times_ns[-1] - times_ns[0]))
 
     def workload(self) -> WorkloadSpec:
         """A workload with the log's lengths, for what is planned before anything is sent."""

@@ -1,0 +1,120 @@
+"""The search: what was tried and why, what each change is worth, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from whet.core.format import percent, plural
+from whet.core.records.search import SearchRecord, Tried
+from whet.core.run import Run
+from whet.core.units import human_duration
+from whet.metrics import metrics_in
+from whet.report.document import (
+    Bullets,
+    Cell,
+    Column,
+    Folded,
+    Node,
+    Paragraph,
+    Section,
+    Table,
+    figure_cell,
+    figure_columns,
+    metric_column,
+    row,
+    table,
+    tone_of,
+)
+from whet.report.run.best import best_cell
+
+ORDER = 45
+_MOST: Final = 15
+"""Rows that are shown; further ones are folded."""
+
+
+def build(run: Run) -> Section | None:
+    """What a search tried, in its order; None for a run that was listed."""
+    tried, record = list(run.tried.values()), run.search
+    if not tried:
+        return None
+    nodes: list[Node] = [] if record is None else [Paragraph(text=_summary(record, len(tried)))]
+    nodes.append(_tried(run, "What was tried, in order", tried[:_MOST]))
+    if rest := tried[_MOST:]:
+        summary = f"{plural(len(rest), 'further configuration')}"
+        nodes.append(Folded(summary=summary, nodes=[_tried(run, "Tried after these", rest)]))
+    if record is not None:
+        nodes += _record_nodes(record)
+    return Section(id="search", title="The search", group="Search", nodes=nodes, on_console=True)
+
+
+def _summary(record: SearchRecord, tried: int) -> str:
+    first = record.first_cell_s
+    figure = "" if first is None else f", first figure after {human_duration(first)}"
+    return (
+        f"{plural(tried, 'configuration')} in {human_duration(record.elapsed_s)} of "
+        f"{human_duration(record.time_s)}{figure}. It ended: {record.stopped}."
+    )
+
+
+def _tried(run: Run, caption: str, tried: Sequence[Tried]) -> Table:
+    metrics = metrics_in("live")
+    return table(
+        caption,
+        [
+            "config",
+            Column(name="move", drop=7),
+            Column(name="from", drop=8),
+            *(metric_column(metric) for metric in metrics),
+            replace(*figure_columns(("Cost of its base", "÷ its own")), drop=3),
+            "standing",
+            Column(name="why", drop=9),
+        ],
+        (_row(run, item) for item in tried),
+    )
+
+
+def _row(run: Run, item: Tried) -> Iterator[object]:
+    cell = best_cell(run, item.variant)
+    yield item.variant
+    yield item.move
+    yield item.base
+    for metric in metrics_in("live"):
+        value = None if cell is None else cell.estimate(metric.name)
+        yield figure_cell(value, unit=metric.sign)
+    yield _ratio(item.ratio)
+    yield Cell(text=item.standing, tone=tone_of(item.standing))
+    yield item.why
+
+
+def _ratio(ratio: float | None) -> str | None:
+    return None if ratio is None else f"{ratio:.2f}"
+
+
+def _record_nodes(record: SearchRecord) -> Iterator[Node]:
+    if record.worth:
+        yield table(
+            "What each change of the recommended configuration is worth",
+            ["change", "measured without it", *figure_columns(("Cost without", "÷ with"))],
+            (
+                (item.change, item.without, _ratio(item.ratio) or "not separated")
+                for item in record.worth
+            ),
+        )
+    yield _times(record)
+    if record.not_tried:
+        count = plural(len(record.not_tried), "move")
+        items = [f"{move}: {why}" for move, why in record.not_tried]
+        yield Folded(summary=f"Not tried, and why ({count})", nodes=[Bullets(items=items)])
+
+
+def _times(record: SearchRecord) -> Table:
+    """Parts may overlap: weights are quantized while servers start."""
+    rows = [
+        row([part, human_duration(seconds), percent(seconds / record.elapsed_s)])
+        for part, seconds in record.spent
+        if record.elapsed_s > 0
+    ]
+    columns = figure_columns("time", "of the wall time")
+    return table("Where the time went", ["part", *columns], rows)

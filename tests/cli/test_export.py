@@ -1,0 +1,101 @@
+"""A run is shared as one archive: the same decision, and not a word of its traffic."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import socket
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.stage import Whet
+from tests.cli.test_privacy import MARK, write_run
+from tests.flow.stage import FakeEngine
+from whet.core.run import Run
+from whet.flow.run.conclude.conclude import decide_over
+from whet.flow.run.export import export_run
+
+PUBLISHED = Path(__file__).parents[2] / "results" / "cpu-demo" / "run.tar.xz"
+WORD = "quagga"
+"""Stands for what a variable, a folder, a host, or a server's complaint says."""
+
+
+def change(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def plant(root: Path) -> None:
+    """Put the word where engines, servers and answers may have left it."""
+    start = next((root / "starts").glob("*.json"))
+    change(start, canary_text=f"{WORD} says")
+    facts = next((root / "facts").glob("*.json"))
+    notices = [f"connects to tcp://{WORD}.internal:29500 and 10.1.2.3", f"reads /srv/{WORD}/x.bin"]
+    change(facts, notices=[*notices, f"on {socket.gethostname()}"])
+    quality = next((root / "quality").glob("*.json"))
+    read = f"a text is read as other tokens (1 of 9): '{WORD}' instead of '{MARK}'"
+    change(quality, identity={"checked": 9, "problems": [read], "missing": None})
+    reason = f"the task failed: http_400: cannot parse '{MARK} {WORD}'"
+    line = {"at": 0.0, "kind": "notices", "key": "x", "status": "failed", "reason": reason}
+    with (root / "journal.jsonl").open("a") as journal:
+        journal.write(json.dumps(line) + "\n")
+    trial = next((root / "trials").glob("*.json"))
+    requests = json.loads(trial.read_text())["requests"]
+    requests[0] |= {"text": f"{MARK} {WORD}"}
+    change(trial, requests=requests)
+
+
+def unpacked(archive: Path, folder: Path) -> Run:
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder)  # our own archive; filters came with 3.11.4
+    return Run.read(folder / "run")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_archive_has_the_decision_and_no_word_of_its_traffic(
+    whet: Whet, scripted: FakeEngine, tmp_path: Path, keep: bool
+) -> None:
+    home = tmp_path / f"{WORD} of mine"
+    home.mkdir()
+    spec = write_run(home, keep_prompts=keep)
+    data = yaml.safe_load(spec.read_text())
+    data["engine"]["env"] = {"SHOP_NAME": f"the {WORD}", "SHOP_ID": "zoo"}
+    data["variants"]["other"]["env"] = {"SHOP_NAME": f"no {WORD}"}
+    spec.write_text(yaml.safe_dump(data))
+    assert whet("run", spec).code in (0, 9)
+    root = tmp_path / "runs" / "tiny"
+    if not root.exists():
+        root = home / "runs" / "tiny"
+    stored = Run.read(root)
+    plant(root)
+    archive = tmp_path / "shared.tar.xz"
+    said = whet("report", root, "--export", archive, "--quiet")
+    assert said.code == 0, said.err
+    data = lzma.decompress(archive.read_bytes())
+    for word in (MARK, WORD, "10.1.2.3", socket.gethostname(), "=zoo", str(tmp_path)):
+        assert word.encode() not in data, data[max(0, data.find(word.encode()) - 200) :][:260]
+    shared = unpacked(archive, tmp_path / "elsewhere")
+    assert shared.decision == stored.decision
+    assert shared.cells == stored.cells
+    again, before = decide_over([shared]), decide_over([stored])
+    assert [(each.variant, each.load, each.status) for each in again.cells] == [
+        (each.variant, each.load, each.status) for each in before.cells
+    ]
+    assert again.excluded == before.excluded
+    assert len({item.variant.env for item in shared.engines.values()}) == 2, "they still differ"
+    assert whet("report", shared.root).code == 0
+
+
+def test_a_published_run_is_decided_to_the_digits_that_are_shown(tmp_path: Path) -> None:
+    run = unpacked(PUBLISHED, tmp_path / "a")
+    export_run(run.root, tmp_path / "again.tar.xz")
+    shared = unpacked(tmp_path / "again.tar.xz", tmp_path / "b")
+    first, again = decide_over([run]), decide_over([shared])
+    assert again == first, "its times were rounded before"
+    assert (tmp_path / "again.tar.xz").stat().st_size < PUBLISHED.stat().st_size
+    trial = next(iter(shared.trials))
+    assert {event.sent_ns % 10_000 for event in trial.requests} == {0}
+    assert {event.text for event in trial.requests} == {""}
