@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -96,11 +96,12 @@ class Wave:
 
     Where rates are searched or a trace sets them, cells are left empty: a server is measured at
     what its search finds, which begins at ``rate``, the highest that another variant met. The
-    answers of ``check`` are checked, while the servers of the next wave start.
+    answers of those that ``check`` names, which is asked when the cells are stored, are checked
+    while the servers of the next wave start.
     """
 
     servers: tuple[tuple[ResolvedEngine, Cells], ...]
-    check: frozenset[str] = frozenset()
+    check: Callable[[], Collection[str]] = frozenset
     rate: Load | None = None
 
 

@@ -24,7 +24,6 @@ from whet.core.store import RunStore, read_record
 
 _FIXED_ON_RESUME = (
     "model",
-    "recipes",
     "engine",
     "traffic",
     "workload",
@@ -84,7 +83,7 @@ def refuse_changes(spec: Spec, store: RunStore) -> None:
         ]
         changed += [
             f"{section}.{name}"
-            for section in ("engines", "variants")
+            for section in ("engines", "recipes", "variants")
             for name, item in before.get(section, {}).items()
             if name in data[section] and data[section][name] != item
         ]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from whet.core.errors import QuantizationError
 from whet.core.protocols import Observer
 from whet.core.records.engine import ResolvedEngine
 from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
 from whet.core.units import human_duration
 from whet.flow.run.measure.quality import KIND, PLAIN, plain_of
+from whet.flow.run.measure.quantize import make_recipes
 from whet.flow.run.measure.session import MAX_STARTS, PendingWork, SessionRunner, report_cell
 from whet.flow.run.measure.waves import LocalWaves, Worth, open_waves, pending_work
 from whet.flow.run.plan import RATE_SEARCH, Cells, Engines, Plan, Recorder, Round, Wave
@@ -140,6 +142,8 @@ class SessionWaves:
     ) -> None:
         """Run ``meanwhile``, then measure what the run lacks, the baseline first for its answers.
 
+        Answers of every server are checked, on the start that is measured.
+
         Seconds of starts and answers are among those of measuring.
         """
         began = time.monotonic()
@@ -171,7 +175,7 @@ class SessionWaves:
                     group=((resolved, () if title else cells),),
                     round=0,
                     label="",
-                    quality=not title and resolved.variant.name in wave.check,
+                    quality=not title,
                     title=title,
                 )
             ]
@@ -212,6 +216,10 @@ class Measurer:
                 yield waves
         else:
             yield SessionWaves(recorder=self.recorder, engines=self.engines, executor=self.executor)
+
+    def make_recipes(self, plan: Plan, names: Sequence[str]) -> Mapping[str, QuantizationError]:
+        """Write the checkpoints that are not there yet; return why some cannot be made."""
+        return make_recipes(plan, self.recorder, names)
 
     def compare_answers(self, plan: Plan, resolved: ResolvedEngine) -> None:
         """Ask the plain server of a variant where it was not asked yet, then the variant once more.

@@ -70,13 +70,13 @@ def pending_work(
         cell: _trial(store, resolved, cell) for cell in invalid_trials(store, resolved, cells)
     }
     lacking = list(invalid) if repeat else missing_trials(store, resolved, cells)
+    trials = [cell for cell in lacking if cell not in invalid or worth_repeating(invalid[cell])]
     search = load.find is not None and not repeat and lacks_rates(store, resolved)
+    unchecked = not repeat and lacks_quality(store, resolved)
     return PendingWork(
         resolved=resolved,
-        trials=[cell for cell in lacking if cell not in invalid or worth_repeating(invalid[cell])],
-        quality=not repeat
-        and resolved.variant.name in wave.check
-        and lacks_quality(store, resolved),
+        trials=trials,
+        quality=unchecked and (bool(trials) or search or resolved.variant.name in wave.check()),
         of=len(cells),
         search=search,
         begin=wave.rate,
@@ -260,8 +260,9 @@ class LocalWaves:
                 server.ensure_alive()
                 after = partial(report_cell, plan, self.recorder)
                 measure_load(plan, self.recorder, server, pending, after)
+        wanted = wave.check()
         for number, pending, server in up:
-            if pending.quality and pending.name not in failed:
+            if pending.quality and pending.name in wanted and pending.name not in failed:
                 self.held.append(
                     _Held(
                         plan=plan,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from whet.core.errors import WhetError
 from whet.core.load import Load
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
@@ -56,6 +57,10 @@ class Measurer(Protocol):
 
     def open_waves(self) -> AbstractContextManager[Waves]:
         """Open the waves of a search; at the end the answers are checked and no server is left."""
+        ...
+
+    def make_recipes(self, plan: Plan, names: Sequence[str]) -> Mapping[str, WhetError]:
+        """Write the checkpoints that are not there yet; return why some cannot be made."""
         ...
 
     def compare_answers(self, plan: Plan, resolved: ResolvedEngine) -> None:

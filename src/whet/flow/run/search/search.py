@@ -63,13 +63,6 @@ class Clock:
         return self.time_s - self.elapsed_s
 
 
-def clock_of(recorder: Recorder, spec: SearchSpec) -> Clock:
-    """Return the clock of a search; one that is resumed goes on where it was."""
-    stored = recorder.store.get("search", "search", SearchRecord)
-    before = 0.0 if stored is None else stored.elapsed_s
-    return Clock(time_s=spec.time, began=time.monotonic() - before)
-
-
 @dataclass(kw_only=True, slots=True)
 class Search:
     """One search of a run. ``plan`` grows by what is tried, ``history`` by what came of it."""
@@ -78,15 +71,24 @@ class Search:
     situation: Situation
     recorder: Recorder
     measurer: Measurer
-    clock: Clock
     grow: Grow
+    clock: Clock = field(init=False)
     history: list[Outcome] = field(default_factory=list)
     wave: int = 0
     wave_s: float = 0.0
     """Seconds of the newest wave that was measured."""
     first_cell_s: float | None = None
     stopped: str = ""
+    ended_s: float = 0.0
+    """Seconds of the clock when nothing more was searched."""
     left_out: list[Option] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Start the clock; that of a resumed search goes on where it was."""
+        stored = self.recorder.store.get("search", "search", SearchRecord)
+        before = 0.0 if stored is None else stored.elapsed_s
+        self.clock = Clock(time_s=self.spec.time, began=time.monotonic() - before)
 
     def run(self) -> Plan:
         """Measure until nothing better is expected, or there is no time for another wave.
@@ -101,11 +103,18 @@ class Search:
                 if not batch:
                     break
                 self._measure(waves, batch, self._grown(batch))
+            self.spent = dict(waves.spent)
+        self.ended_s = self.clock.elapsed_s
         self._refresh()
-        self._record(waves)
+        self._record()
         elapsed = human_duration(self.clock.elapsed_s)
         self.recorder.observer.note(f"the search ended after {elapsed}: {self.stopped}")
         return self.plan
+
+    def close(self) -> None:
+        """Record the whole time, with what passed after the search for the confirmation."""
+        self.spent["confirmation"] = self.clock.elapsed_s - self.ended_s
+        self._record()
 
     @property
     def spec(self) -> SearchSpec:
@@ -162,16 +171,19 @@ class Search:
                 observer.note(f"{each.name}: {each.move} from {each.base}, {each.why}")
         ready = self._with_weights(servers)
         cells = tuple((load, 0) for load in sorted(loads, reverse=True))
-        wave = Wave(servers=tuple((item, cells) for item in ready))
+        wave = Wave(
+            servers=tuple((item, cells) for item in ready),
+            check=lambda: self._to_check(batch, ready),
+            rate=self._rate(),
+        )
         waves.measure(self.plan, wave, self._ahead(batch))
         self.first_cell_s = self.first_cell_s or self.clock.elapsed_s
-        run = Run(self.recorder.store)
-        self.history += (self._outcome(run, each) for each in batch)
-        waves.check(self._to_check(ready))
+        self._judge(batch)
         self.wave_s = max(self.wave_s, time.monotonic() - began) if self.wave else 0.0
         self.wave += 1
+        self.spent = dict(waves.spent)
         self._refresh()
-        self._record(waves)
+        self._record()
 
     def _loads(self) -> tuple[Load, ...]:
         """Every load at first; then where the cheapest is best, and the next larger one.
@@ -219,12 +231,24 @@ class Search:
         spec = self.plan.spec.model_copy(update={"recipes": recipes})
         return self.measurer.make_recipes(replace(self.plan, spec=spec), sorted(names))
 
-    def _outcome(self, run: Run, each: Candidate) -> Outcome:
-        move, base = each.move or None, each.base or None
-        return outcome_of(run, each.name, each.value, move, base)
+    def _judge(self, batch: Sequence[Candidate]) -> None:
+        """Let the history hold what the stored figures say of a wave by now."""
+        run, names = Run(self.recorder.store), {each.name for each in batch}
+        self.history = [each for each in self.history if each.name not in names]
+        for each in batch:
+            move, base = each.move or None, each.base or None
+            self.history.append(outcome_of(run, each.name, each.value, move, base))
 
-    def _to_check(self, servers: Sequence[ResolvedEngine]) -> frozenset[str]:
+    def _rate(self) -> Load | None:
+        """Where a search for rates begins: the highest that the cheapest meets."""
+        best = incumbent(self.history) if self.history else None
+        return None if best is None or best.load is None or not best.load.is_open else best.load
+
+    def _to_check(
+        self, batch: Sequence[Candidate], servers: Sequence[ResolvedEngine]
+    ) -> frozenset[str]:
         """The variants whose answers are compared: weights that are new, and what leads by now."""
+        self._judge(batch)
         best = incumbent(self.history)
         done, names = Run(self.recorder.store).quality, set[str]()
         checked = {weights_key(item) for item in self.plan.resolved if item.variant.name in done}
@@ -267,12 +291,12 @@ class Search:
             )
             self.recorder.store.put("tried", each.name, tried)
 
-    def _record(self, waves: Waves) -> None:
+    def _record(self) -> None:
         best = incumbent(self.history)
         record = SearchRecord(
             time_s=self.spec.time,
             elapsed_s=self.clock.elapsed_s,
-            spent=tuple(waves.spent.items()),
+            spent=tuple(self.spent.items()),
             first_cell_s=self.first_cell_s,
             stopped=self.stopped,
             not_tried=tuple((each.move.name, each.reason) for each in self.left_out),
