@@ -67,7 +67,8 @@ def machine_problems(
 def _require_known_claims(facts: Facts, resolved: Resolved) -> None:
     """Refuse a name in ``evidence.accept_unproved`` that no variant claims."""
     kinds = sorted({claim.kind for item in resolved.variants for claim in claims(item)})
-    for name in facts.spec.evidence.accept_unproved if resolved.variants else ():
+    known = bool(resolved.variants) and facts.spec.search is None
+    for name in facts.spec.evidence.accept_unproved if known else ():
         if name not in kinds:
             raise UsageError(
                 f"evidence.accept_unproved names the claim {name!r}{did_you_mean(name, kinds)} "

@@ -40,7 +40,8 @@ RECIPES: Final = {
 _MEASURED: Final = frozenset({"H100", "H200"})
 """GPUs of whet's own campaigns (``results/``)."""
 _FEWEST_SAMPLES: Final = 32
-_MOST_SAMPLES: Final = 512
+_MOST_SAMPLES: Final = 128
+"""AWQ and GPTQ gain little beyond; their time grows with it."""
 
 
 def prepare_search(plan: Plan, recorder: Recorder) -> tuple[Facts, Situation]:
@@ -106,15 +107,16 @@ def _recipes(facts: Facts) -> Iterator[tuple[str, RecipeSpec]]:
         for recipe in working_recipes(folder, usual):
             if (recipe.scheme, recipe.kv_cache) != (usual.scheme, usual.kv_cache):
                 continue
-            text = facts.log if name not in own else None
-            yield name, recipe if text is None else _calibrated(recipe, text)
+            yield name, recipe if name in own else _calibrated(recipe, facts.log)
             break
 
 
-def _calibrated(recipe: RecipeSpec, log: TrafficLog) -> RecipeSpec:
+def _calibrated(recipe: RecipeSpec, log: TrafficLog | None) -> RecipeSpec:
     """Return the recipe with as many samples as the log has conversations to calibrate on."""
-    documents = len({each.group for each in log.sample.part("calibration")})
-    samples = min(_MOST_SAMPLES, max(documents, _FEWEST_SAMPLES))
+    samples = _MOST_SAMPLES
+    if log is not None:
+        documents = len({each.group for each in log.sample.part("calibration")})
+        samples = min(samples, max(documents, _FEWEST_SAMPLES))
     text = recipe.calibration.model_copy(update={"samples": samples})
     return recipe.model_copy(update={"calibration": text})
 

@@ -218,7 +218,10 @@ class Search:
         later, _ = next_wave(self.situation, known, self.spec, 2 * len(batch) + 2)
         now = {each.name for each in batch}
         wanted = (each.value.get("weights") for each in later if each.name not in now)
-        recipe = next((name for name in wanted if name in self.situation.recipes), None)
+        recipes = self.situation.recipes
+        recipe = next((name for name in wanted if name in recipes), None)
+        if recipe is not None and not self.wave and recipes[recipe].method != "rtn":
+            recipe = None  # the first figure is not to wait for minutes of calibration
 
         def make() -> None:
             self._make(() if recipe is None else (recipe,))
