@@ -14,7 +14,6 @@ from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare
 from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.rounds import Measurer
-from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder, Round, cells_of
 from whet.flow.run.search.confirm import check_answers
 from whet.report.run import run_document

@@ -21,9 +21,9 @@ from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together
+from whet.flow.run.conclude.results import cells_of_variant, store_cells
 from whet.flow.run.measure.find_rate import find_rate
 from whet.flow.run.measure.quality import measure_variant_quality, needs_answers_of
-from whet.flow.run.conclude.results import cells_of_variant, store_cells
 from whet.flow.run.plan import Engines, Plan, Recorder, cells_of
 from whet.flow.run.resume import missing_trials, searched_points
 from whet.flow.run.traffic.lengths import measure_lengths

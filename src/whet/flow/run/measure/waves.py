@@ -272,11 +272,11 @@ class LocalWaves:
                         total=group[number][1].total,
                     )
                 )
-        kept = {each.number for each in self.held}
-        servers.end(number for number in range(len(group)) if number not in kept)
         if self.held:
             self.checks = _Checks(self.recorder.store, self.held)
             self.checks.start()
+        kept = {each.number for each in self.held}
+        servers.end(number for number in range(len(group)) if number not in kept)
         self.spent["measuring"] += time.monotonic() - began
         return failed
 
