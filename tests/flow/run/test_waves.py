@@ -406,7 +406,7 @@ def test_a_listed_run_says_each_cell_when_it_is_measured_and_none_for_its_confir
     )
     load = {"order": "blocks", "trials": 2, "concurrency": [1, 2], "min_requests": 2}
     variants = {"fp16": {}, "c": {"prefix_cache": True}}
-    accepted = {"accept_unproved": ["speculation", "settings", "prefix_cache"]}
+    accepted = {"accept_unproved": ["weights", "settings", "prefix_cache", "speculation"]}
     spec = spec_of(tmp_path, load=load, variants=variants, evidence=accepted)
     desk.story(spec, tmp_path / "run")
     assert any(trial >= 2 for *_, trial in desk.bench.measured), "the finalists are confirmed"
