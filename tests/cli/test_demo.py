@@ -37,3 +37,5 @@ def test_removed_commands_name_their_successor(whet: Whet) -> None:
     testbed = whet("demo", "testbed", "out", "--shape", "7b").sentence(UsageError.exit_code)
     assert "python -m lab.testbed 7b OUT" in testbed
     assert "then whet run" in whet("break-even", "whet.yaml").sentence(UsageError.exit_code)
+    budget = whet("run", "--budget", "30m").sentence(UsageError.exit_code)
+    assert "search: {time: 30m}" in budget

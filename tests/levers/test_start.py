@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.levers.builders import resolved
-from whet.core.records.evidence import EngineFacts
+from whet.core.records.evidence import Declared, EngineFacts
 from whet.engines import get_profile
 from whet.engines.vllm.log import read_log
 from whet.levers import judge_start
@@ -184,3 +184,26 @@ def test_a_log_that_contradicts_the_cache_setting_says_so() -> None:
         replace(off, variant=replace(off.variant, prefix_cache=True)), facts(ENGINE)
     )
     assert [v.claim.kind for v in agreeing] == ["weights"]
+
+
+@pytest.mark.parametrize(
+    ("device", "pool", "outcome"),
+    [
+        ("cuda", "9000000000", "proved"),  # a search's start, next to other servers
+        ("cuda", "None", "contradicted"),
+        ("cpu", "9000000000", "contradicted"),
+    ],
+)
+def test_a_share_of_the_gpu_is_not_judged_where_the_search_sized_the_pool(
+    device: str, pool: str, outcome: str
+) -> None:
+    item = resolved(scheme="16bit")
+    args = (("gpu_memory_utilization", 0.9), ("max_num_seqs", 8))
+    item = replace(item, device=device, variant=replace(item.variant, engine_args=args))
+    cache = (("gpu_memory_utilization", "0.1"), ("kv_cache_memory_bytes", pool))
+    declared = Declared(
+        version=None, config=(("scheduler_config.max_num_seqs", "8"),), cache=cache, models=()
+    )
+    verdicts = judge_start(item, read_log(""), declared)
+    (settings,) = (each for each in verdicts if each.claim.kind == "settings")
+    assert settings.outcome == outcome

@@ -47,6 +47,7 @@ _CUSTOM_OPS: Final = "compilation_config.custom_ops"
 """A list that vLLM extends: a word for the operations that it does not name, and more of them."""
 _GRAPHS: Final = "compilation_config.cudagraph_mode"
 _KV_BYTES: Final = "kv_cache_memory_bytes"
+_UTILIZATION: Final = "gpu_memory_utilization"
 _GIB_DIGITS: Final = 0.0051
 """The log has the memory of the cache in GiB with two digits."""
 _CASCADE: Final = "disable_cascade_attn"
@@ -197,6 +198,10 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
         return
     if name == _CASCADE:
         yield from _no_cascade(start)
+    if name == _UTILIZATION and (size := _searched_pool(start)) is not None:
+        # A server that shares its GPU in a search; its share has no effect then.
+        yield str(start.args[name]), f"in the search its KV cache had {size} bytes instead"
+        return
     if (value := logged.get(name)) is not None:
         yield str(value), f"the log says {name} {value}"
     if name == _KV_BYTES and (reserved := start.facts.kv_memory_gib) is not None:
@@ -210,6 +215,14 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
         if (setting := start.declared.setting(key)) is not None:
             yield setting, f"{start.profile.pages.settings} says {key}: {setting}"
             return
+
+
+def _searched_pool(start: Start) -> str | None:
+    """The size of a KV cache on a GPU that the variant itself does not set."""
+    reported = dict(start.facts.settings) | dict(start.declared.cache)
+    size = reported.get(_KV_BYTES, "None")
+    is_search = start.resolved.device == "cuda" and _KV_BYTES not in start.args
+    return str(size) if is_search and str(size) != "None" else None
 
 
 def _no_cascade(start: Start) -> Iterator[tuple[str, str]]:

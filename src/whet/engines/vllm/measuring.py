@@ -39,7 +39,7 @@ _SIZES: Final = frozenset(
     {"gpu-memory-utilization", "device-memory-utilization", "kv-cache-memory-bytes"}
 )
 _LARGEST_SHARE: Final = 0.5
-_ASKED_SHARE: Final = 0.1
+_FREE_SHARE: Final = 0.1
 """What a server with a sized cache asks at its start to be free; it takes what it needs."""
 
 _EVIDENCE: Final = "Left out: only the measurement needs it, whose evidence is in the log"
@@ -53,7 +53,7 @@ SHARE: Final = (
 
 def sized_pool(pool_bytes: int) -> dict[str, Scalar]:
     """Flags of a server whose KV cache has this size, and that others share the device with."""
-    return {"kv_cache_memory_bytes": pool_bytes, "gpu_memory_utilization": _ASKED_SHARE}
+    return {"kv_cache_memory_bytes": pool_bytes, "gpu_memory_utilization": _FREE_SHARE}
 
 
 def on_share(flags: Iterable[Flag]) -> bool:

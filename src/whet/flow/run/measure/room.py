@@ -124,10 +124,10 @@ def as_started(
     if need.pool is None or sized_pool is None:
         return resolved
     variant, flags = resolved.variant, sized_pool(need.pool)
-    kept = tuple(
+    others = tuple(
         (key, value)
         for key, value in variant.engine_args
         if key.lstrip("-").replace("-", "_") not in {*flags, "device_memory_utilization"}
     )
-    sized = replace(variant, engine_args=(*kept, *flags.items()))
+    sized = replace(variant, engine_args=(*others, *flags.items()))
     return engines(resolved.engine).resolve(sized, plan.spec.engine_of(variant.name))

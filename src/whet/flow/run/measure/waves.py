@@ -111,7 +111,7 @@ class _Checks(Thread):
         self.lines = Lines()
         self.error: BaseException | None = None
         self._recorder = Recorder(store=store, observer=self.lines)
-        self._held = sorted(held, key=_asked_first)
+        self._held = sorted(held, key=_by_need)
 
     def run(self) -> None:
         try:
@@ -124,7 +124,7 @@ class _Checks(Thread):
             self.error = error
 
 
-def _asked_first(held: _Held) -> tuple[bool, bool]:
+def _by_need(held: _Held) -> tuple[bool, bool]:
     """Those come first whose answers others are compared with."""
     variant = held.pending.resolved.variant
     return variant.name != held.plan.spec.baseline, variant.speculation is not None
@@ -273,11 +273,11 @@ class LocalWaves:
                         total=group[number][1].total,
                     )
                 )
-        kept = {each.number for each in self.held}
-        servers.end(number for number in range(len(group)) if number not in kept)
         if self.held:
             self.checks = _Checks(self.recorder.store, self.held)
             self.checks.start()
+        staying = {each.number for each in self.held}
+        servers.end(number for number in range(len(group)) if number not in staying)
         self.spent["measuring"] += time.monotonic() - began
         return failed
 
