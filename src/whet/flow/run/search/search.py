@@ -25,6 +25,7 @@ from whet.flow.run.search.explore import (
     Candidate,
     Outcome,
     incumbent,
+    next_loads,
     next_wave,
     standing,
     worths,
@@ -155,7 +156,8 @@ class Search:
         self, waves: Waves, batch: Sequence[Candidate], servers: Sequence[ResolvedEngine]
     ) -> None:
         """Measure one wave, judge it, and let the answers be checked that decide something."""
-        began, observer, loads = time.monotonic(), self.recorder.observer, self._loads()
+        began, observer = time.monotonic(), self.recorder.observer
+        loads = next_loads(self.history, self.plan.spec.load.points)
         for each in batch:
             self._store(each, loads)
             if each.move:
@@ -172,18 +174,6 @@ class Search:
         self.wave += 1
         self._refresh()
         self._record(waves)
-
-    def _loads(self) -> tuple[Load, ...]:
-        """Every load at first; then where the cheapest is best, and the next larger one.
-
-        None where each server's rate is searched, or a trace is played.
-        """
-        points = sorted(self.plan.spec.load.points)
-        best = incumbent(self.history)
-        if not self.history or best is None or best.load not in points:
-            return tuple(points if not self.history else points[:2])
-        place = points.index(best.load)
-        return tuple(points[place : place + 2])
 
     def _with_weights(self, servers: Sequence[ResolvedEngine]) -> list[ResolvedEngine]:
         """Make the checkpoints that a wave lacks; return the servers that have theirs."""
