@@ -21,7 +21,8 @@ from typing import Any, Final
 from benchmarks.search_grid import FOLDER, Cell, Problem, problems
 from whet.core.load import Load
 from whet.core.spec import SearchSpec
-from whet.flow.run.search.explore import Outcome, incumbent, next_loads, next_wave
+from whet.flow.run.search.explore import next_loads, next_wave
+from whet.flow.run.search.outcomes import Outcome, incumbent
 
 MINUTES: Final = (10, 18, 30)
 SEEDS: Final = 20
@@ -54,6 +55,8 @@ class Session:
     shown: dict[tuple[str, Load], Cell] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     made: set[str] = field(default_factory=set)
+    idle_s: float = 0.0
+    """Seconds of the default's start, in which the next wave's first checkpoint is made."""
 
     def wave(self, batch: Sequence[Outcome]) -> bool:
         """Measure as many of a batch as there is time for; whether there was any."""
@@ -64,6 +67,7 @@ class Session:
         for each in batch:
             self.keys.add(_compile_key(each))
             self.made.add(each.value.get("weights", ""))
+        self.idle_s = 0.0 if self.history else _NEW_S
         self.history += [self._outcome(each, loads) for each in batch]
         return bool(batch)
 
@@ -78,7 +82,8 @@ class Session:
             return 0.0
         start = max(_KNOWN_S if _compile_key(each) in self.keys else _NEW_S for each in batch)
         new = {each.value.get("weights", "") for each in batch} - self.made - {""}
-        quantizing = sum(_QUANTIZING_S.get(name, _FOUR_BITS_S) for name in new)
+        recipes = [_QUANTIZING_S.get(name, _FOUR_BITS_S) for name in new]
+        quantizing = sum(recipes) - min(self.idle_s, max(recipes, default=0.0))
         together = 1 + _NEXT_SERVER * (len(batch) - 1)
         return quantizing + start * together + _CELL_S * loads * len(batch)
 
@@ -164,7 +169,10 @@ def randomly(width: int) -> Callable[[Session], tuple[str, Load] | None]:
         names = list(problem.values)[1:]
         session.random.shuffle(names)
         while names and going:
-            batch = [Outcome(name=name, value=problem.values[name]) for name in names[:width]]
+            batch = [
+                Outcome(name=name, value=problem.values[name], move="random")
+                for name in names[:width]
+            ]
             going, names = session.wave(batch), names[width:]
         return confirmed(session)
 

@@ -10,23 +10,21 @@ change that was worth it when it was adopted need not be in the end.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from whet.core.load import Load
-from whet.core.records.search import Standing, Worth
 from whet.core.spec import SIXTEEN_BIT, SearchSpec
 from whet.flow.run.search.changes import Value
+from whet.flow.run.search.outcomes import Outcome, find, incumbent
 from whet.flow.run.search.playbook import MOVES, Move, Option, options
-from whet.flow.run.search.values import changes, key_of, name_of, neighbours
+from whet.flow.run.search.values import key_of, name_of, neighbours
 from whet.flow.run.situation import Situation
 
-ALIKE: Final = 1.02
-"""Cost ratio of two single starts that is not taken for a difference: the fewer changes win."""
 _WORTH_A_START: Final = 1.005
 """Expected cost before ÷ after, below which the adopted changes are undone before it is tried."""
-_LONG_SHOT: Final = 0.9
+_LONG_SHOT: Final = 0.8
 """Expected cost before ÷ after, below which a move is not tried at all: gains are guesses."""
 _CALLED_FOR: Final = 1.04
 """What a measured limit that a move helps with adds to its promise."""
@@ -39,45 +37,17 @@ _WEIGHTS: Final = "weights"
 _DRAFTS: Final = "speculation"
 _FOUR_BITS: Final = "4-bit weights"
 """Fail the gate more often: where they open, 8 bits open, too."""
-_RESCUED: Final = 0.9
-"""Cost of a cell that misses a limit ÷ the best that misses none, up to which it is worth fixing."""
+_RESCUED: Final = 0.95
+"""Cost of a cell that misses a limit ÷ the best that misses none, up to which it is repaired."""
+_FAILS: Final = 0.5
+_MISSES: Final = 0.8
+"""Cost before ÷ after taken for a move that did not run, and that missed what its base meets."""
+_MANY_LOADS: Final = 4
 UNDO: Final = "undo"
 _BY_NAME: Final = {move.name: move for move in MOVES}
 
 Refuse = Callable[[Value], str | None]
 """Why a configuration cannot run here; None where it can."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """One configuration that was tried.
-
-    ``usd`` is the cost of its cheapest cell that meets the limits by its figures, in the unit that
-    the decision ranks by; None where none does. ``load`` is that cell's, ``in_flight`` the requests
-    in flight there, ``limit`` what limits it, ``accepted`` the share of drafts that were accepted.
-    ``failed`` says why it has no figures, ``answers`` what the gate said. ``lowest_usd`` is the
-    cheapest cell's whatever the limits, and ``missed`` the limits that it misses (``TTFT``, ``TPOT``
-    and so on).
-    """
-
-    name: str
-    value: Value
-    move: str | None = None
-    base: str | None = None
-    usd: float | None = None
-    load: Load | None = None
-    in_flight: float = 1.0
-    limit: str | None = None
-    accepted: float | None = None
-    lowest_usd: float | None = None
-    missed: frozenset[str] = frozenset()
-    failed: str | None = None
-    answers: Literal["pass", "fail"] | None = None
-
-    @property
-    def counts(self) -> bool:
-        """Whether it may be what the search ends with."""
-        return self.usd is not None and self.answers != "fail"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,29 +62,20 @@ class Candidate:
     promise: float
 
 
-def incumbent(history: Sequence[Outcome]) -> Outcome | None:
-    """Return the configuration to go on from: the cheapest, of those alike the least changed."""
-    counted = [each for each in history if each.counts]
-    if not counted:
-        return None
-    cheapest = min(each.usd for each in counted if each.usd is not None)
-    alike = [each for each in counted if each.usd is not None and each.usd <= cheapest * ALIKE]
-    root = history[0].value
-    return min(alike, key=lambda each: (len(changes(each.value, root)), each.usd))
-
-
 def next_loads(history: Sequence[Outcome], points: Sequence[Load]) -> tuple[Load, ...]:
     """Return the loads to measure next.
 
     At first all, for the opening all from one below the cheapest on, because what it tries may
-    serve many more requests at once; then the cheapest and the next larger, or the two largest.
+    serve many more requests at once (every second of many); then the cheapest and the next larger,
+    or the two largest.
     """
     ordered, best = sorted(points), incumbent(history)
     if not history:
         return tuple(ordered)
     place = 0 if best is None or best.load not in ordered else ordered.index(best.load)
     if _is_opening(history):
-        return tuple(ordered[max(0, place - 1) :])
+        span = ordered[max(0, place - 1) :]
+        return tuple(span if len(span) <= _MANY_LOADS else span[::-1][::2][::-1])
     place = max(0, min(place, len(ordered) - 2))
     return tuple(ordered[place : place + 2])
 
@@ -133,63 +94,96 @@ def next_wave(
     the search began.
     """
     base = incumbent(history) or history[0]
-    known = {key_of(each.value) for each in history}
-    left_out: list[Option] = []
-    ended = set(_ended_families(history))
-    pool: list[tuple[float, Option]] = []
-    for option in (*options(situation, base.value, spec), *_instead(situation, base, spec)):
-        promise = _promise(option, base, history)
-        if option.value is None:
-            left_out.append(option)
-        elif option.move.family in ended:
-            left_out.append(_not(option, f"{ended_words(option.move.family)} failed the gate"))
-        elif key_of(option.value) in known:
-            continue
-        elif promise < _LONG_SHOT and not option.first:
-            left_out.append(
-                _not(option, f"costs {1 / promise:.2f} times as much, as expected here")
-            )
-        else:
-            if reason := refuse(option.value):
-                left_out.append(_not(option, reason))
-            pool.append((promise, option))
-    pool.sort(key=lambda each: (not each[1].first, -each[0]))
+    ended = {
+        _BY_NAME[each.move].family
+        for each in history
+        if each.answers == "fail" and each.move in _BY_NAME
+    }
+    pool, left_out = _moves(situation, base, history, spec, ended)
+    left_out += (_not(each, reason) for _, each in pool if (reason := refuse(_value(each))))
     ranked = [(each[1], _candidate(each[1], base, each[0], situation)) for each in pool]
+    good = [each for _, each in ranked if each.promise >= _WORTH_A_START]
     chosen = [candidate for option, candidate in ranked if option.first]
     chosen += _rescues(situation, base, history, spec)
-    good = [each for _, each in ranked if each.promise >= _WORTH_A_START]
     if _is_opening(history):
         chosen += _opening(situation, base, pool, history, spec)
     elif good:
         chosen += (good[0], *_then(situation, good[0], base, history, spec))
     chosen += good
     chosen += _undone(base, history, situation)
-    chosen += (each for _, each in ranked)
+    chosen += _long_shots(situation, base, history, spec, ended)
+    known = {key_of(each.value) for each in history}
     unique: dict[str, Candidate] = {}
     for each in chosen:
-        if key_of(each.value) not in known and refuse(each.value) is None:
+        move = _BY_NAME.get(each.move)
+        fits = (move is None or move.family not in ended) and refuse(each.value) is None
+        if fits and key_of(each.value) not in known:
             unique.setdefault(key_of(each.value), each)
     return list(unique.values())[:width], left_out
+
+
+def _moves(
+    situation: Situation,
+    base: Outcome,
+    history: Sequence[Outcome],
+    spec: SearchSpec,
+    ended: Collection[str],
+) -> tuple[list[tuple[float, Option]], list[Option]]:
+    """Return what may be changed at ``base`` by promise, and what is left with the reason."""
+    known = {key_of(each.value) for each in history}
+    pool: list[tuple[float, Option]] = []
+    left_out: list[Option] = []
+    for option in (*options(situation, base.value, spec), *_instead(situation, base, spec)):
+        promise = _promise(option, base, history)
+        if option.value is None:
+            left_out.append(option)
+        elif option.move.family in ended:
+            left_out.append(_not(option, f"other {option.move.family} failed the gate"))
+        elif key_of(option.value) in known:
+            continue
+        elif promise < _LONG_SHOT and not option.first:
+            reason = f"costs {1 / promise:.2f} times as much, as expected here"
+            left_out.append(_not(option, reason))
+        else:
+            pool.append((promise, option))
+    return sorted(pool, key=lambda each: (not each[1].first, -each[0])), left_out
+
+
+def _long_shots(
+    situation: Situation,
+    base: Outcome,
+    history: Sequence[Outcome],
+    spec: SearchSpec,
+    ended: Collection[str],
+) -> list[Candidate]:
+    """Return what is less likely to be cheaper than ``base``, from each that is close to it."""
+    found = []
+    for each in history:
+        if each.counts and each.usd and base.usd:
+            behind = base.usd / each.usd
+            for promise, option in _moves(situation, each, history, spec, ended)[0]:
+                if promise * behind >= _LONG_SHOT:
+                    found.append(_candidate(option, each, promise * behind, situation))
+    return sorted(found, key=lambda each: -each.promise)
 
 
 def _is_opening(history: Sequence[Outcome]) -> bool:
     return not any(each.move for each in history)
 
 
-def ended_words(family: str) -> str:
-    """Name a family whose answers were wrong."""
-    return f"of {family} another configuration"
-
-
 def _not(option: Option, reason: str) -> Option:
     return Option(move=option.move, value=None, reason=reason, first=option.first)
 
 
-def _candidate(option: Option, base: Outcome, promise: float, situation: Situation) -> Candidate:
+def _value(option: Option) -> Value:
     assert option.value is not None
+    return option.value
+
+
+def _candidate(option: Option, base: Outcome, promise: float, situation: Situation) -> Candidate:
     return Candidate(
-        name=name_of(option.value, situation),
-        value=option.value,
+        name=name_of(_value(option), situation),
+        value=_value(option),
         move=option.move.name,
         base=base.name,
         why=option.reason,
@@ -346,17 +340,10 @@ def ratios(move: Move, history: Sequence[Outcome]) -> list[float]:
         base = by_name.get(each.base or "")
         if each.move != move.name or base is None or not (each.failed or base.usd):
             continue
-        # What does not run, or misses limits that its base meets, costs twice as much.
-        ratio = base.usd / each.usd if base.usd and each.usd else 0.5
+        ratio = base.usd / each.usd if base.usd and each.usd else _FAILS if each.failed else _MISSES
         other = _replaced(move, base.value)
         found.append(ratio * (1.0 if other is None else other.expected(base.in_flight)))
     return found
-
-
-def _ended_families(history: Sequence[Outcome]) -> Iterator[str]:
-    for each in history:
-        if each.answers == "fail" and each.move in _BY_NAME:
-            yield _BY_NAME[each.move].family
 
 
 def _undone(base: Outcome, history: Sequence[Outcome], situation: Situation) -> Iterator[Candidate]:
@@ -372,43 +359,3 @@ def _undone(base: Outcome, history: Sequence[Outcome], situation: Situation) -> 
                 why=f"what {change} is worth with all the rest",
                 promise=1.0,
             )
-
-
-def worths(best: Outcome, history: Sequence[Outcome]) -> tuple[Worth, ...]:
-    """Return what each change of ``best`` is worth, from neighbours that were measured."""
-    found = []
-    for change, value in neighbours(best.value, history[0].value):
-        without = find(value, history)
-        name = None if without is None else without.name
-        found.append(Worth(change=change, without=name, ratio=_ratio(without, best)))
-    return tuple(found)
-
-
-def _ratio(dearer: Outcome | None, cheaper: Outcome) -> float | None:
-    """Cost of one ÷ cost of the other; None where one has none."""
-    if dearer is None or dearer.usd is None or not cheaper.usd:
-        return None
-    return dearer.usd / cheaper.usd
-
-
-def standing(outcome: Outcome, history: Sequence[Outcome]) -> tuple[Standing, float | None]:
-    """Return what became of a configuration, and its base's cost ÷ its own."""
-    base = next((each for each in history if each.name == outcome.base), None)
-    ratio = _ratio(base, outcome)
-    if outcome.failed is not None:
-        return "failed", None
-    if outcome.answers == "fail":
-        return "wrong answers", ratio
-    if outcome.usd is None:
-        return "misses", None
-    if outcome.base is None:
-        return "start", None
-    if ratio is None or ratio > ALIKE:
-        return "adopted", ratio
-    return ("not separated", ratio) if ratio >= 1 / ALIKE else ("worse", ratio)
-
-
-def find(value: Value, history: Sequence[Outcome]) -> Outcome | None:
-    """Return the outcome of a configuration; None where it was not tried."""
-    wanted = key_of(value)
-    return next((each for each in history if key_of(each.value) == wanted), None)

@@ -14,7 +14,8 @@ from whet.decision.eligible import EligibleCell, quality_verdict
 from whet.decision.matrix import SloPoint, recommended_point
 from whet.flow.run.conclude.conclude import eligible_cells
 from whet.flow.run.search.changes import Value
-from whet.flow.run.search.explore import Candidate, Outcome
+from whet.flow.run.search.explore import Candidate
+from whet.flow.run.search.outcomes import Outcome
 from whet.predict.performance.bottleneck import limited_by
 
 

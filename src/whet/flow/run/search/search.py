@@ -21,17 +21,10 @@ from whet.core.spec import SearchSpec
 from whet.core.units import human_duration
 from whet.flow.run.plan import Plan, Recorder, Wave, weights_key
 from whet.flow.run.search.changes import Value
-from whet.flow.run.search.explore import (
-    Candidate,
-    Outcome,
-    incumbent,
-    next_loads,
-    next_wave,
-    standing,
-    worths,
-)
+from whet.flow.run.search.explore import Candidate, next_loads, next_wave
 from whet.flow.run.search.grid import Measurer, Waves
 from whet.flow.run.search.history import outcome_of, stored_waves, value_of
+from whet.flow.run.search.outcomes import Outcome, incumbent, standing, worths
 from whet.flow.run.search.playbook import Option
 from whet.flow.run.situation import Situation
 from whet.metrics.significance import looks_at
