@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +26,8 @@ _LONG: Final = 4096
 _K: Final = 4
 """Draft tokens where nobody says better."""
 _MOST_K: Final = 8
+_COPIED_K: Final = {"ngram": _K, "suffix": 24}
+"""Suffixes draft as many as the match is likely to go on for, so K is a bound only."""
 _GREEDY: Final = 0.99
 
 
@@ -191,7 +194,7 @@ def _copies(method: str) -> Changes:
             known = "unknown" if copied is None else percent(copied)
             raise Stays(f"the share of answers that repeat their prompt is {known}")
         yield Change(
-            value=_set(value, speculation={"method": method, "num_tokens": _K}),
+            value=_set(value, speculation={"method": method, "num_tokens": _COPIED_K[method]}),
             why=f"{percent(copied)} of the answers' trigrams are in their prompts",
         )
 
@@ -309,25 +312,26 @@ def _attention(situation: Situation, value: Value) -> Iterator[Change]:
 
 
 def _layouts(kind: str) -> Changes:
-    flag = {"tensor": "tensor_parallel_size", "data": "data_parallel_size"}[kind]
-
     def changes(situation: Situation, value: Value) -> Iterator[Change]:
         _vllm(situation)
         _gpu(situation)
-        args, count = value.get("args", {}), situation.device.count
-        used = args.get("tensor_parallel_size", 1) * args.get("data_parallel_size", 1)
+        count, flags = situation.device.count, ("tensor_parallel_size", "data_parallel_size")
         if count == 1:
             raise Stays("for several GPUs")
-        if used == count:
-            # The same GPUs in another layout.
-            args = {k: v for k, v in args.items() if not k.endswith("_parallel_size")}
-            if flag in value.get("args", {}):
+        args, replicas = value.get("args", {}), value.get("layout", {}).get("replicas", 1)
+        sizes = {"replicas": replicas, **{flag: args.get(flag, 1) for flag in flags}}
+        if math.prod(sizes.values()) == count:  # the same GPUs in another layout
+            if sizes[kind] > 1:
                 raise Stays("it is in")
-        factor = count if used == count else count // used
-        yield Change(
-            value=_set(value, args={**args, flag: args.get(flag, 1) * factor}),
-            why=f"all {count} GPUs, {kind} parallel",
-        )
+            sizes = dict.fromkeys(sizes, 1)
+        sizes[kind] *= count // math.prod(sizes.values())
+        args = {key: item for key, item in args.items() if key not in flags}
+        args |= {flag: sizes[flag] for flag in flags if sizes[flag] > 1}
+        changed = {key: item for key, item in value.items() if key not in ("args", "layout")}
+        changed |= {"args": args} if args else {}
+        changed |= {"layout": {"replicas": sizes["replicas"]}} if sizes["replicas"] > 1 else {}
+        words = kind.removesuffix("_size").replace("_", " ")
+        yield Change(value=changed, why=f"all {count} GPUs, {words}")
 
     return changes
 
@@ -364,7 +368,8 @@ CHANGES: Final[Mapping[str, Changes]] = {
     "large-steps": _batched(16384, "more of a prompt per step"),
     "small-steps": _batched(2048, "answers wait less for prompts"),
     "attention": _attention,
-    "data-parallel": _layouts("data"),
-    "tensor-parallel": _layouts("tensor"),
+    "replicas": _layouts("replicas"),
+    "data-parallel": _layouts("data_parallel_size"),
+    "tensor-parallel": _layouts("tensor_parallel_size"),
 }
 """What each row of moves.csv changes."""

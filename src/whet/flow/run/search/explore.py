@@ -10,59 +10,44 @@ change that was worth it when it was adopted need not be in the end.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from whet.core.load import Load
-from whet.core.names import name_from
-from whet.core.records.search import Standing, Worth
-from whet.core.spec import DEFAULT, SIXTEEN_BIT, SearchSpec
+from whet.core.spec import SIXTEEN_BIT, SearchSpec
 from whet.flow.run.search.changes import Value
+from whet.flow.run.search.outcomes import Outcome, find, incumbent
 from whet.flow.run.search.playbook import MOVES, Move, Option, options
+from whet.flow.run.search.values import key_of, name_of, neighbours
 from whet.flow.run.situation import Situation
 
-ALIKE: Final = 1.02
-"""Cost ratio of two single starts that is not taken for a difference: the fewer changes win."""
 _WORTH_A_START: Final = 1.005
-"""Expected cost before ÷ after, below which a move is not tried."""
+"""Expected cost before ÷ after, below which the adopted changes are undone before it is tried."""
+_LONG_SHOT: Final = 0.8
+"""Expected cost before ÷ after, below which a move is not tried at all: gains are guesses."""
 _CALLED_FOR: Final = 1.04
 """What a measured limit that a move helps with adds to its promise."""
 _TRUST: Final = 0.7
 """How much of what a move brought elsewhere is expected of it here."""
 _ACCEPTED: Final = (0.55, 0.8)
 """Shares of accepted drafts below which fewer are drafted, and above which more."""
-_OPENING: Final = ("weights", "speculation")
-"""Ends of the names of the families that a search opens with."""
+_WEIGHTS: Final = "weights"
+"""End of the names of the families of weights."""
+_DRAFTS: Final = "speculation"
+_FOUR_BITS: Final = "4-bit weights"
+"""Fail the gate more often: where they open, 8 bits open, too."""
+_RESCUED: Final = 0.95
+"""Cost of a cell that misses a limit ÷ the best that misses none, up to which it is repaired."""
+_FAILS: Final = 0.5
+_MISSES: Final = 0.8
+"""Cost before ÷ after taken for a move that did not run, and that missed what its base meets."""
+_MANY_LOADS: Final = 4
 UNDO: Final = "undo"
+_BY_NAME: Final = {move.name: move for move in MOVES}
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """One configuration that was tried.
-
-    ``usd`` is the cost of its cheapest cell that meets the limits by its figures, in the unit that
-    the decision ranks by; None where none does. ``load`` is that cell's, ``in_flight`` the requests
-    in flight there, ``limit`` what limits it, ``accepted`` the share of drafts that were accepted.
-    ``failed`` says why it has no figures, ``answers`` what the gate said.
-    """
-
-    name: str
-    value: Value
-    move: str | None = None
-    base: str | None = None
-    usd: float | None = None
-    load: Load | None = None
-    in_flight: float = 1.0
-    limit: str | None = None
-    accepted: float | None = None
-    failed: str | None = None
-    answers: Literal["pass", "fail"] | None = None
-
-    @property
-    def counts(self) -> bool:
-        """Whether it may be what the search ends with."""
-        return self.usd is not None and self.answers != "fail"
+Refuse = Callable[[Value], str | None]
+"""Why a configuration cannot run here; None where it can."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,72 +62,128 @@ class Candidate:
     promise: float
 
 
-def incumbent(history: Sequence[Outcome]) -> Outcome | None:
-    """Return the configuration to go on from: the cheapest, of those alike the least changed."""
-    counted = [each for each in history if each.counts]
-    if not counted:
-        return None
-    cheapest = min(each.usd for each in counted if each.usd is not None)
-    alike = [each for each in counted if each.usd is not None and each.usd <= cheapest * ALIKE]
-    root = history[0].value
-    return min(alike, key=lambda each: (len(changes(each.value, root)), each.usd))
+def next_loads(history: Sequence[Outcome], points: Sequence[Load]) -> tuple[Load, ...]:
+    """Return the loads to measure next.
+
+    At first all, for the opening all from one below the cheapest on, because what it tries may
+    serve many more requests at once (every second of many); then the cheapest and the next larger,
+    or the two largest.
+    """
+    ordered, best = sorted(points), incumbent(history)
+    if not history:
+        return tuple(ordered)
+    place = 0 if best is None or best.load not in ordered else ordered.index(best.load)
+    if _is_opening(history):
+        span = ordered[max(0, place - 1) :]
+        return tuple(span if len(span) <= _MANY_LOADS else span[::-1][::2][::-1])
+    place = max(0, min(place, len(ordered) - 2))
+    return tuple(ordered[place : place + 2])
 
 
 def next_wave(
-    situation: Situation, history: Sequence[Outcome], spec: SearchSpec, width: int
+    situation: Situation,
+    history: Sequence[Outcome],
+    spec: SearchSpec,
+    width: int,
+    refuse: Refuse = lambda _: None,
 ) -> tuple[list[Candidate], list[Option]]:
     """Return at most ``width`` configurations to try, best promise first, and what is not tried.
 
-    Nothing is returned where no move promises anything and every change was undone once. The
-    history begins with where the search began.
+    ``refuse`` says why a configuration cannot run here, None where it can. Nothing is returned
+    where no move promises anything and every change was undone once. The history begins with where
+    the search began.
     """
     base = incumbent(history) or history[0]
-    known = {key_of(each.value) for each in history}
-    chosen: list[Candidate] = []
-    left_out: list[Option] = []
-    ended = set(_ended_families(history))
-    pool: list[tuple[float, Option]] = []
-    for option in options(situation, base.value, spec):
-        promise = _promise(option, base, history)
-        if option.value is None:
-            left_out.append(option)
-        elif option.move.family in ended:
-            left_out.append(_not(option, f"{ended_words(option.move.family)} failed the gate"))
-        elif key_of(option.value) in known:
-            continue
-        elif promise < _WORTH_A_START and not option.first:
-            left_out.append(
-                _not(option, f"costs {1 / promise:.2f} times as much, as expected here")
-            )
-        else:
-            pool.append((promise, option))
-    pool.sort(key=lambda each: (not each[1].first, -each[0]))
-    opening = not any(each.move for each in history)
-    if opening:
+    ended = {
+        _BY_NAME[each.move].family
+        for each in history
+        if each.answers == "fail" and each.move in _BY_NAME
+    }
+    pool, left_out = _moves(situation, base, history, spec, ended)
+    left_out += (_not(each, reason) for _, each in pool if (reason := refuse(_value(each))))
+    ranked = [(each[1], _candidate(each[1], base, each[0], situation)) for each in pool]
+    good = [each for _, each in ranked if each.promise >= _WORTH_A_START]
+    chosen = [candidate for option, candidate in ranked if option.first]
+    chosen += _rescues(situation, base, history, spec)
+    if _is_opening(history):
         chosen += _opening(situation, base, pool, history, spec)
-    chosen += (_candidate(option, base, promise, situation) for promise, option in pool)
+    elif good:
+        chosen += (good[0], *_then(situation, good[0], base, history, spec))
+    chosen += good
     chosen += _undone(base, history, situation)
+    chosen += _long_shots(situation, base, history, spec, ended)
+    known = {key_of(each.value) for each in history}
     unique: dict[str, Candidate] = {}
     for each in chosen:
-        if key_of(each.value) not in known:
+        move = _BY_NAME.get(each.move)
+        fits = (move is None or move.family not in ended) and refuse(each.value) is None
+        if fits and key_of(each.value) not in known:
             unique.setdefault(key_of(each.value), each)
     return list(unique.values())[:width], left_out
 
 
-def ended_words(family: str) -> str:
-    """Name a family whose answers were wrong."""
-    return f"of {family} another configuration"
+def _moves(
+    situation: Situation,
+    base: Outcome,
+    history: Sequence[Outcome],
+    spec: SearchSpec,
+    ended: Collection[str],
+) -> tuple[list[tuple[float, Option]], list[Option]]:
+    """Return what may be changed at ``base`` by promise, and what is left with the reason."""
+    known = {key_of(each.value) for each in history}
+    pool: list[tuple[float, Option]] = []
+    left_out: list[Option] = []
+    for option in (*options(situation, base.value, spec), *_instead(situation, base, spec)):
+        promise = _promise(option, base, history)
+        if option.value is None:
+            left_out.append(option)
+        elif option.move.family in ended:
+            left_out.append(_not(option, f"other {option.move.family} failed the gate"))
+        elif key_of(option.value) in known:
+            continue
+        elif promise < _LONG_SHOT and not option.first:
+            reason = f"costs {1 / promise:.2f} times as much, as expected here"
+            left_out.append(_not(option, reason))
+        else:
+            pool.append((promise, option))
+    return sorted(pool, key=lambda each: (not each[1].first, -each[0])), left_out
+
+
+def _long_shots(
+    situation: Situation,
+    base: Outcome,
+    history: Sequence[Outcome],
+    spec: SearchSpec,
+    ended: Collection[str],
+) -> list[Candidate]:
+    """Return what is less likely to be cheaper than ``base``, from each that is close to it."""
+    found = []
+    for each in history:
+        if each.counts and each.usd and base.usd:
+            behind = base.usd / each.usd
+            for promise, option in _moves(situation, each, history, spec, ended)[0]:
+                if promise * behind >= _LONG_SHOT:
+                    found.append(_candidate(option, each, promise * behind, situation))
+    return sorted(found, key=lambda each: -each.promise)
+
+
+def _is_opening(history: Sequence[Outcome]) -> bool:
+    return not any(each.move for each in history)
 
 
 def _not(option: Option, reason: str) -> Option:
     return Option(move=option.move, value=None, reason=reason, first=option.first)
 
 
-def _candidate(option: Option, base: Outcome, promise: float, situation: Situation) -> Candidate:
+def _value(option: Option) -> Value:
     assert option.value is not None
+    return option.value
+
+
+def _candidate(option: Option, base: Outcome, promise: float, situation: Situation) -> Candidate:
     return Candidate(
-        name=name_of(option.value, situation),
-        value=option.value,
+        name=name_of(_value(option), situation),
+        value=_value(option),
         move=option.move.name,
         base=base.name,
         why=option.reason,
@@ -157,29 +198,105 @@ def _opening(
     history: Sequence[Outcome],
     spec: SearchSpec,
 ) -> Iterator[Candidate]:
-    """Yield the best weights, and with them the best speculation; what is verified needs both."""
-    weights, drafts = (
-        next((each for each in pool if each[1].move.family.endswith(end)), None) for end in _OPENING
-    )
-    if weights is None:
-        return
-    first = _candidate(weights[1], base, weights[0], situation)
-    yield first
-    if drafts is None:
-        return
+    """Yield the best weights, the best speculation with them, and that with the next best weights.
+
+    The best are those that promise most together; what is verified needs the weights alone, too.
+    """
+    drafts = next((each for each in pool if each[1].move.family == _DRAFTS), None)
+    pairs: dict[str, tuple[float, float, Option]] = {}
+    for promise, option in pool:
+        if option.move.family.endswith(_WEIGHTS) and option.move.family not in pairs:
+            both = promise
+            if drafts is not None and drafts[1].value is not None:
+                drafting = replace(base, value=drafts[1].value)
+                both = drafts[0] * _promise(option, drafting, history)
+            pairs[option.move.family] = (both, promise, option)
+    ordered = sorted(pairs.values(), key=lambda each: (not each[2].first, -each[0]))[:2]
+    found: list[Candidate] = []
+    for both, promise, weights in ordered:
+        alone = _candidate(weights, base, promise, situation)
+        pair = None if drafts is None else _with(drafts[1].move, alone, base, both, situation, spec)
+        if not found:
+            found += (alone, pair) if pair else (alone,)
+            if weights.move.family != _FOUR_BITS:
+                yield from found
+                yield from _then(situation, found[-1], base, history, spec)
+                return
+        elif pair is not None:
+            found.append(replace(pair, move=weights.move.name, base=found[-1].name, why=alone.why))
+    yield from found
+
+
+def _with(
+    move: Move,
+    first: Candidate,
+    base: Outcome,
+    promise: float,
+    situation: Situation,
+    spec: SearchSpec,
+) -> Candidate | None:
+    """Return the first way of a move from a configuration that is not measured yet."""
+    single = replace(base, name=first.name, value=first.value)
     for option in options(situation, first.value, spec):
-        if option.move is drafts[1].move and option.value is not None:
-            both = Outcome(name=first.name, value=first.value, in_flight=base.in_flight)
-            yield _candidate(option, both, drafts[0], situation)
-            return
+        if option.move is move and option.value is not None:
+            return _candidate(option, single, promise, situation)
+    return None
+
+
+def _then(
+    situation: Situation,
+    first: Candidate,
+    base: Outcome,
+    history: Sequence[Outcome],
+    spec: SearchSpec,
+) -> Iterator[Candidate]:
+    """Yield ``first`` with the move that promises most on top of it: two changes in one wave."""
+    single = replace(base, name=first.name, value=first.value)
+    family = _BY_NAME[first.move].family
+    further = [
+        (_promise(option, single, history), option)
+        for option in options(situation, first.value, spec)
+        if option.value is not None and option.move.family not in (family, _DRAFTS)
+    ]
+    promise, option = max(further, key=lambda each: each[0], default=(0.0, None))
+    if option is not None and promise >= _WORTH_A_START:
+        yield _candidate(option, single, promise * first.promise, situation)
+
+
+def _rescues(
+    situation: Situation, base: Outcome, history: Sequence[Outcome], spec: SearchSpec
+) -> Iterator[Candidate]:
+    """Yield what may bring the cheapest configuration of all within the limit that it misses."""
+    priced = [each for each in history if each.lowest_usd is not None and each.answers != "fail"]
+    lowest = min(priced, key=lambda each: each.lowest_usd or math.inf, default=None)
+    if lowest is None or not lowest.missed or lowest.lowest_usd is None:
+        return
+    if base.usd is not None and lowest.lowest_usd > base.usd * _RESCUED:
+        return
+    for option in options(situation, lowest.value, spec):
+        if option.value is not None and option.move.helps & lowest.missed:
+            yield _candidate(option, lowest, 1 / _RESCUED, situation)
+
+
+def _instead(situation: Situation, base: Outcome, spec: SearchSpec) -> Iterator[Option]:
+    """Yield what else could draft; what drafts by the same method has the same K."""
+    own = base.value.get("speculation")
+    if own is None:
+        return
+    without = {name: item for name, item in base.value.items() if name != "speculation"}
+    for option in options(situation, without, spec):
+        if option.move.family == _DRAFTS and option.value is not None:
+            other = option.value["speculation"]
+            if other["method"] == own["method"]:
+                other = {**other, "num_tokens": own["num_tokens"]}
+            yield replace(option, value={**option.value, "speculation": other})
 
 
 def _promise(option: Option, base: Outcome, history: Sequence[Outcome]) -> float:
     """Expected cost before ÷ after of a move from ``base``."""
-    expected = math.log(option.move.expected(base.in_flight))
-    seen = ratios(option.move, history)
-    if seen:
-        expected = (1 - _TRUST) * expected + _TRUST * sum(map(math.log, seen)) / len(seen)
+    expected = _gain(option.move, base, history)
+    if (other := _replaced(option.move, base.value)) is not None:
+        expected -= _gain(other, base, history)
     if base.limit in option.move.helps:
         expected += math.log(_CALLED_FOR)
     few, many = _ACCEPTED
@@ -190,24 +307,43 @@ def _promise(option: Option, base: Outcome, history: Sequence[Outcome]) -> float
     return math.exp(expected)
 
 
+def _gain(move: Move, base: Outcome, history: Sequence[Outcome]) -> float:
+    """Logarithm of cost before ÷ after: the playbook's, and what the move brought so far.
+
+    What weights bring depends on the tokens of a step, and drafts are verified in it.
+    """
+    tokens = base.in_flight
+    if move.family.endswith(_WEIGHTS):
+        tokens *= 1 + base.value.get("speculation", {}).get("num_tokens", 0)
+    expected = math.log(move.expected(tokens))
+    if seen := ratios(move, history):
+        expected = (1 - _TRUST) * expected + _TRUST * sum(map(math.log, seen)) / len(seen)
+    return expected
+
+
+def _replaced(move: Move, value: Value) -> Move | None:
+    """Return the move to the weights or drafts of ``value`` whose place ``move`` takes."""
+    if move.family.endswith(_WEIGHTS) and value.get("weights", SIXTEEN_BIT) != SIXTEEN_BIT:
+        name = "w4a16" if "kernels" in value and value["weights"] == "int4" else value["weights"]
+        return _BY_NAME.get(name, _BY_NAME["checkpoint"])
+    if move.family == _DRAFTS and "speculation" in value:
+        method = value["speculation"]["method"]
+        return _BY_NAME.get("draft" if method == "draft_model" else method, _BY_NAME["head"])
+    return None
+
+
 def ratios(move: Move, history: Sequence[Outcome]) -> list[float]:
-    """Return base's cost ÷ own wherever a move was measured on both sides."""
+    """Return cost without a move ÷ with it wherever it was measured on both sides."""
     by_name = {each.name: each for each in history}
     found = []
     for each in history:
         base = by_name.get(each.base or "")
-        if each.move == move.name and base is not None and base.usd and each.usd:
-            found.append(base.usd / each.usd)
-        elif each.move == move.name and base is not None and (each.failed or base.usd):
-            found.append(0.5)  # it does not run, or misses the limits that its base meets
+        if each.move != move.name or base is None or not (each.failed or base.usd):
+            continue
+        ratio = base.usd / each.usd if base.usd and each.usd else _FAILS if each.failed else _MISSES
+        other = _replaced(move, base.value)
+        found.append(ratio * (1.0 if other is None else other.expected(base.in_flight)))
     return found
-
-
-def _ended_families(history: Sequence[Outcome]) -> Iterator[str]:
-    families = {move.name: move.family for move in MOVES}
-    for each in history:
-        if each.answers == "fail" and each.move in families:
-            yield families[each.move]
 
 
 def _undone(base: Outcome, history: Sequence[Outcome], situation: Situation) -> Iterator[Candidate]:
@@ -223,119 +359,3 @@ def _undone(base: Outcome, history: Sequence[Outcome], situation: Situation) -> 
                 why=f"what {change} is worth with all the rest",
                 promise=1.0,
             )
-
-
-def worths(best: Outcome, history: Sequence[Outcome]) -> tuple[Worth, ...]:
-    """Return what each change of ``best`` is worth, from neighbours that were measured."""
-    found = []
-    for change, value in neighbours(best.value, history[0].value):
-        without = find(value, history)
-        name = None if without is None else without.name
-        found.append(Worth(change=change, without=name, ratio=_ratio(without, best)))
-    return tuple(found)
-
-
-def _ratio(dearer: Outcome | None, cheaper: Outcome) -> float | None:
-    """Cost of one ÷ cost of the other; None where one has none."""
-    if dearer is None or dearer.usd is None or not cheaper.usd:
-        return None
-    return dearer.usd / cheaper.usd
-
-
-def standing(outcome: Outcome, history: Sequence[Outcome]) -> tuple[Standing, float | None]:
-    """Return what became of a configuration, and its base's cost ÷ its own."""
-    base = next((each for each in history if each.name == outcome.base), None)
-    ratio = _ratio(base, outcome)
-    if outcome.failed is not None:
-        return "failed", None
-    if outcome.answers == "fail":
-        return "wrong answers", ratio
-    if outcome.usd is None:
-        return "misses", None
-    if outcome.base is None:
-        return "start", None
-    if ratio is None or ratio > ALIKE:
-        return "adopted", ratio
-    return ("not separated", ratio) if ratio >= 1 / ALIKE else ("worse", ratio)
-
-
-def find(value: Value, history: Sequence[Outcome]) -> Outcome | None:
-    """Return the outcome of a configuration; None where it was not tried."""
-    wanted = key_of(value)
-    return next((each for each in history if key_of(each.value) == wanted), None)
-
-
-def neighbours(value: Value, root: Value) -> Iterator[tuple[str, Value]]:
-    """Yield each change of ``value`` against ``root`` in words, and the value without it."""
-    flat, plain = _flat(value), _flat(root)
-    for key in changes(value, root):
-        without = {name: item for name, item in flat.items() if name != key}
-        without |= {key: plain[key]} if key in plain else {}
-        if key == "weights":  # kernels are of the weights
-            without.pop("kernels", None)
-        yield _words(key, flat.get(key)), _nested(without)
-
-
-def changes(value: Value, root: Value) -> list[str]:
-    """Return the keys in which two configurations differ, weights and drafts first."""
-    flat, plain = _flat(value), _flat(root)
-    keys = [key for key in {**flat, **plain} if flat.get(key) != plain.get(key)]
-    if "weights" in keys and "kernels" in keys:
-        keys.remove("kernels")
-    order = {"weights": 0, "speculation": 1}
-    return sorted(keys, key=lambda key: (order.get(key, 2), key))
-
-
-def key_of(value: Value) -> str:
-    """Return a text that is the same for two configurations if they are."""
-    return repr(sorted((name, repr(item)) for name, item in _flat(value).items()))
-
-
-def _flat(value: Value) -> dict[str, Any]:
-    """Flags as keys of their own; a default that is written out is left out."""
-    flat = {name: item for name, item in value.items() if name != "args"}
-    flat |= {f"args.{name}": item for name, item in value.get("args", {}).items()}
-    if flat.get("weights") == SIXTEEN_BIT:
-        del flat["weights"]
-    return flat
-
-
-def _nested(flat: Mapping[str, Any]) -> Value:
-    value = {name: item for name, item in flat.items() if not name.startswith("args.")}
-    args = {name[5:]: item for name, item in flat.items() if name.startswith("args.")}
-    return {**value, "args": args} if args else value
-
-
-def _words(key: str, item: object) -> str:
-    if key == "speculation" and isinstance(item, Mapping):
-        return f"{item['method']} K={item['num_tokens']}"
-    return f"{key.removeprefix('args.')}={item}" if item is not None else f"no {key}"
-
-
-def name_of(value: Value, situation: Situation) -> str:
-    """Return a short name: ``fp8+eagle3.k4+rust``."""
-    parts: list[str] = []
-    for key, item in _flat(value).items():
-        if key == "weights":
-            parts.insert(0, name_from(str(item).rsplit("/", 1)[-1].lower(), "weights"))
-        elif key == "speculation":
-            parts.append(_drafts_name(item, situation))
-        elif key in ("kernels", "frontend", "performance_mode"):
-            parts.append(str(item))
-        elif key.startswith("args."):
-            short = "".join(word[0] for word in key[5:].split("_"))
-            parts.append(f"{short}{item}".lower())
-    return "+".join(parts) or DEFAULT
-
-
-def _drafts_name(own: Mapping[str, Any], situation: Situation) -> str:
-    name, ref = own["method"], str(own.get("draft", ""))
-    alike = [head for head in situation.heads if head.method == name and not head.problem]
-    if alike[1:] and ref:
-        name = name_from(ref.rsplit("/", 1)[-1].lower(), name)
-    name = f"{name}.k{own['num_tokens']}"
-    if own.get("num_tokens_by_load"):
-        name += "-by-load"
-    if method := own.get("rejection_sample_method"):
-        name += f"-{method}"
-    return name

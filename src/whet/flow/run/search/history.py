@@ -14,7 +14,8 @@ from whet.decision.eligible import EligibleCell, quality_verdict
 from whet.decision.matrix import SloPoint, recommended_point
 from whet.flow.run.conclude.conclude import eligible_cells
 from whet.flow.run.search.changes import Value
-from whet.flow.run.search.explore import Candidate, Outcome
+from whet.flow.run.search.explore import Candidate
+from whet.flow.run.search.outcomes import Outcome
 from whet.predict.performance.bottleneck import limited_by
 
 
@@ -34,14 +35,17 @@ def outcome_of(run: Run, name: str, value: Value, move: str | None, base: str | 
         reason = next((each.reason for each in excluded), "it has no figures")
         return Outcome(name=name, value=value, move=move, base=base, failed=reason)
     good = [item for item in eligible if not _missed(item, point)]
-    best = min(good, key=lambda item: (item.usd, item.cost.value), default=None)
+    best = min(good, key=_cost, default=None)
+    lowest = min(eligible, key=_cost)
     cell = None if best is None else best.cell
     return Outcome(
         name=name,
         value=value,
         move=move,
         base=base,
-        usd=None if best is None else best.cost.value if best.fleet is None else _per_server(best),
+        usd=None if best is None else _usd(best),
+        lowest_usd=_usd(lowest),
+        missed=frozenset(title.split()[0] for title in point.missed_by(lowest.cell)),
         load=None if cell is None else cell.load,
         in_flight=1.0 if cell is None else _in_flight(cell.load, best),
         limit=None if cell is None else limited_by(run, name, cell.load),
@@ -54,9 +58,14 @@ def _missed(item: EligibleCell, point: SloPoint) -> bool:
     return bool(point.missed_by(item.cell) or point.below_floor(item.cell))
 
 
-def _per_server(item: EligibleCell) -> float:
+def _cost(item: EligibleCell) -> tuple[float, float]:
+    return item.usd, item.cost.value
+
+
+def _usd(item: EligibleCell) -> float:
     """Dollars for a request a second: a whole number of servers would hide small gains."""
-    assert item.fleet is not None
+    if item.fleet is None:
+        return item.cost.value
     assert item.cell.load.rate_rps is not None
     return item.fleet.usd_per_month / item.fleet.servers / item.cell.load.rate_rps
 

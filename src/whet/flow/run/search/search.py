@@ -21,16 +21,10 @@ from whet.core.spec import SearchSpec
 from whet.core.units import human_duration
 from whet.flow.run.plan import Plan, Recorder, Wave, weights_key
 from whet.flow.run.search.changes import Value
-from whet.flow.run.search.explore import (
-    Candidate,
-    Outcome,
-    incumbent,
-    next_wave,
-    standing,
-    worths,
-)
+from whet.flow.run.search.explore import Candidate, next_loads, next_wave
 from whet.flow.run.search.grid import Measurer, Waves
 from whet.flow.run.search.history import outcome_of, stored_waves, value_of
+from whet.flow.run.search.outcomes import Outcome, incumbent, standing, worths
 from whet.flow.run.search.playbook import Option
 from whet.flow.run.situation import Situation
 from whet.metrics.significance import looks_at
@@ -164,7 +158,8 @@ class Search:
         self, waves: Waves, batch: Sequence[Candidate], servers: Sequence[ResolvedEngine]
     ) -> None:
         """Measure one wave, judge it, and let the answers be checked that decide something."""
-        began, observer, loads = time.monotonic(), self.recorder.observer, self._loads()
+        began, observer = time.monotonic(), self.recorder.observer
+        loads = next_loads(self.history, self.plan.spec.load.points)
         for each in batch:
             self._store(each, loads)
             if each.move:
@@ -184,18 +179,6 @@ class Search:
         self.spent = dict(waves.spent)
         self._refresh()
         self._record()
-
-    def _loads(self) -> tuple[Load, ...]:
-        """Every load at first; then where the cheapest is best, and the next larger one.
-
-        None where each server's rate is searched, or a trace is played.
-        """
-        points = sorted(self.plan.spec.load.points)
-        best = incumbent(self.history)
-        if not self.history or best is None or best.load not in points:
-            return tuple(points if not self.history else points[:2])
-        place = points.index(best.load)
-        return tuple(points[place : place + 2])
 
     def _with_weights(self, servers: Sequence[ResolvedEngine]) -> list[ResolvedEngine]:
         """Make the checkpoints that a wave lacks; return the servers that have theirs."""

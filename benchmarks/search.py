@@ -1,0 +1,290 @@
+"""The search of a run replayed on stored grids, with random search and a rule of thumb.
+
+    python -m benchmarks.search
+
+Writes ``results/search/replay.csv``: a row per problem, way to search, minutes and seed. What to
+try is the product's own (``whet.flow.run.search.explore``); a server's cells are looked up, with
+the noise of one start, and a clock counts what they would have taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from benchmarks.search_grid import FOLDER, Cell, Problem, problems
+from whet.core.load import Load
+from whet.core.spec import SearchSpec
+from whet.flow.run.search.explore import next_loads, next_wave
+from whet.flow.run.search.outcomes import Outcome, incumbent
+
+MINUTES: Final = (10, 18, 30)
+SEEDS: Final = 20
+GOOD: Final = 0.03
+"""Regret up to which a problem counts as solved."""
+_START_NOISE: Final = 0.025
+_CELL_NOISE: Final = 0.02
+"""Logarithmic; together the 3% between starts that three-start cells of the H100 show."""
+_NEW_S: Final = 100.0
+_KNOWN_S: Final = 55.0
+"""A start with a new key of the compile cache, and with a known one."""
+_NEXT_SERVER: Final = 0.25
+"""What each further server of a wave adds to the longest start: three together cost 1.5."""
+_CELL_S: Final = 15.0
+_QUANTIZING_S: Final = {"fp8": 30.0}
+_FOUR_BITS_S: Final = 120.0
+_WIDTH: Final = 3
+_CONFIRMATION_S: Final = 2 * 2 * (_KNOWN_S + _CELL_S)
+_ATTEMPTS: Final = 3
+
+
+@dataclass(kw_only=True, slots=True)
+class Session:
+    """One search of one problem: its clock, what was tried, what it showed."""
+
+    problem: Problem
+    random: random.Random
+    left_s: float
+    history: list[Outcome] = field(default_factory=list)
+    shown: dict[tuple[str, Load], Cell] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+    made: set[str] = field(default_factory=set)
+    idle_s: float = 0.0
+    """Seconds of the default's start, in which the next wave's first checkpoint is made."""
+
+    def wave(self, batch: Sequence[Outcome]) -> bool:
+        """Measure as many of a batch as there is time for; whether there was any."""
+        loads = next_loads(self.history, self.problem.points)
+        while batch and self._seconds(batch, len(loads)) > self.left_s:
+            batch = batch[:-1]
+        self.left_s -= self._seconds(batch, len(loads))
+        for each in batch:
+            self.keys.add(_compile_key(each))
+            self.made.add(each.value.get("weights", ""))
+        self.idle_s = 0.0 if self.history else _NEW_S
+        self.history += [self._outcome(each, loads) for each in batch]
+        return bool(batch)
+
+    def measured(self, name: str, load: Load, starts: int = 1) -> Cell:
+        """Return a cell as fresh starts would show it."""
+        cell = self.problem.cells[name][load]
+        noise = self.random.gauss(0, math.hypot(_START_NOISE, _CELL_NOISE) / math.sqrt(starts))
+        return _noisy(cell, noise)
+
+    def _seconds(self, batch: Sequence[Outcome], loads: int) -> float:
+        if not batch:
+            return 0.0
+        start = max(_KNOWN_S if _compile_key(each) in self.keys else _NEW_S for each in batch)
+        new = {each.value.get("weights", "") for each in batch} - self.made - {""}
+        recipes = [_QUANTIZING_S.get(name, _FOUR_BITS_S) for name in new]
+        quantizing = sum(recipes) - min(self.idle_s, max(recipes, default=0.0))
+        together = 1 + _NEXT_SERVER * (len(batch) - 1)
+        return quantizing + start * together + _CELL_S * loads * len(batch)
+
+    def _outcome(self, each: Outcome, loads: Sequence[Load]) -> Outcome:
+        start = self.random.gauss(0, _START_NOISE)
+        cells = self.problem.cells[each.name]
+        for load in loads:
+            if load in cells:
+                noise = start + self.random.gauss(0, _CELL_NOISE)
+                self.shown[each.name, load] = _noisy(cells[load], noise)
+        good = {
+            load: self.shown[each.name, load]
+            for load in loads
+            if load in cells and self.problem.meets(self.shown[each.name, load])
+        }
+        seen = {load: self.shown[each.name, load] for load in loads if load in cells}
+        if seen:
+            lowest = min(seen.values(), key=lambda cell: cell.cost)
+            missed = frozenset(name[:4].upper() for name in self.problem.missed_by(lowest))
+            each = replace(each, lowest_usd=lowest.cost, missed=missed)
+        if not good:
+            return each
+        load = min(good, key=lambda key: good[key].cost)
+        tokens, drafts = good[load].accepted_tokens, each.value.get("speculation")
+        return replace(
+            each,
+            usd=good[load].cost,
+            load=load,
+            in_flight=load.value,
+            accepted=None if tokens is None or drafts is None else tokens / drafts["num_tokens"],
+        )
+
+
+def _noisy(cell: Cell, noise: float) -> Cell:
+    factor = math.exp(noise)
+    latencies = {name: value * factor for name, value in cell.latencies.items()}
+    return replace(cell, cost=cell.cost * factor, latencies=latencies)
+
+
+def _compile_key(outcome: Outcome) -> str:
+    value = outcome.value
+    drafts = {**value.get("speculation", {})}
+    shape = ("weights", "kernels", "performance_mode")
+    args = {
+        name: item for name, item in value.get("args", {}).items() if name != "api_server_count"
+    }
+    return repr(([value.get(name) for name in shape], drafts, sorted(args.items())))
+
+
+def replay(session: Session) -> tuple[str, Load] | None:
+    """Search as the product does."""
+    problem = session.problem
+
+    def refuse(value: Mapping[str, Any]) -> str | None:
+        return None if problem.name_of(value) else "the grid does not have it"
+
+    going = session.wave(_roots(problem))
+    while going:
+        batch, _ = next_wave(problem.situation, session.history, SearchSpec(), _WIDTH, refuse)
+        names = {each.name: problem.name_of(each.value) for each in batch} | {
+            each.name: each.name for each in session.history
+        }
+        going = session.wave(
+            [
+                Outcome(
+                    name=names[each.name] or "",
+                    value=each.value,
+                    move=each.move,
+                    base=names.get(each.base),
+                )
+                for each in batch
+            ]
+        )
+    return confirmed(session)
+
+
+def randomly(width: int) -> Callable[[Session], tuple[str, Load] | None]:
+    """Return a search of configurations of the grid in any order, so many at a time."""
+
+    def search(session: Session) -> tuple[str, Load] | None:
+        problem = session.problem
+        going = session.wave(_roots(problem))
+        names = list(problem.values)[1:]
+        session.random.shuffle(names)
+        while names and going:
+            batch = [
+                Outcome(name=name, value=problem.values[name], move="random")
+                for name in names[:width]
+            ]
+            going, names = session.wave(batch), names[width:]
+        return confirmed(session)
+
+    return search
+
+
+def rule_of_thumb(session: Session) -> tuple[str, Load] | None:
+    """FP8 with the prefix cache and a published head at K = 4; of that, what the grid has."""
+    problem = session.problem
+    plain = problem.values[next(iter(problem.values))]
+    fp8 = {**plain, "weights": "fp8"}
+    heads = [
+        {**fp8, "speculation": {"method": "eagle3", "num_tokens": 4, "draft": head.ref}}
+        for head in problem.situation.heads
+    ]
+    name = next(filter(None, map(problem.name_of, [*heads, fp8, plain])))
+    session.wave([Outcome(name=name, value=problem.values[name])])
+    best = incumbent(session.history)
+    return None if best is None or best.load is None else (best.name, best.load)
+
+
+def confirmed(session: Session) -> tuple[str, Load] | None:
+    """Return the cheapest cell, or the next where it misses a limit in two starts of its own."""
+    session.left_s += _CONFIRMATION_S
+    history = list(session.history)
+    for _ in range(_ATTEMPTS):
+        best = incumbent(history)
+        if best is None or best.load is None:
+            return None
+        session.left_s -= _CONFIRMATION_S
+        if session.problem.meets(session.measured(best.name, best.load, 2)):
+            return best.name, best.load
+        if session.left_s < _CONFIRMATION_S:
+            return None
+        place = history.index(best)
+        history[place] = replace(best, usd=None, load=None)
+    return None
+
+
+def _roots(problem: Problem) -> list[Outcome]:
+    name = next(iter(problem.values))
+    return [Outcome(name=name, value=problem.values[name])]
+
+
+WAYS: Final = {
+    "search": replay,
+    "random, waves of 3": randomly(_WIDTH),
+    "random, one by one": randomly(1),
+    "rule of thumb": rule_of_thumb,
+}
+
+
+def rows(minutes: Sequence[int], *, held_out: bool | None = None) -> Iterator[dict[str, object]]:
+    """Yield what each way of searching chose in each problem, by minutes and seed."""
+    for problem in problems():
+        if held_out in (None, problem.held_out):
+            for time in minutes:
+                for way, search in WAYS.items():
+                    for seed in range(SEEDS):
+                        session = Session(
+                            problem=problem,
+                            random=random.Random(f"{problem.grid} {way} {seed}"),
+                            left_s=60 * time - (_CONFIRMATION_S if way != "rule of thumb" else 0),
+                        )
+                        choice = search(session)
+                        yield {
+                            "grid": problem.grid,
+                            "held_out": problem.held_out,
+                            "objective": problem.objective,
+                            "minutes": time,
+                            "how": way,
+                            "seed": seed,
+                            "configuration": choice[0] if choice else "",
+                            "in_flight": str(choice[1]) if choice else "",
+                            "regret": problem.regret(*choice) if choice else math.inf,
+                            "tried": " ".join(each.name for each in session.history),
+                        }
+
+
+def summary(found: Sequence[Mapping[str, Any]], minutes: int) -> Iterator[str]:
+    """Yield a table's lines: median, worst and share of good seeds of each way by problem."""
+    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in found:
+        if row["minutes"] == minutes:
+            ways = groups.setdefault((row["grid"], row["objective"]), {})
+            ways.setdefault(row["how"], []).append(row["regret"])
+    for (grid, objective), ways in groups.items():
+        cells = []
+        for values in ways.values():
+            share = sum(value <= GOOD for value in values)
+            cells.append(f"{_percent(statistics.median(values))}, {_percent(max(values))}, {share}")
+        yield f"| {grid} | {objective} | " + " | ".join(cells) + " |"
+
+
+def _percent(value: float) -> str:
+    return "misses" if math.isinf(value) else f"{100 * value:.1f}%"
+
+
+def main() -> None:
+    """Replay every problem, write the rows, print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("seen", "held-out"))
+    options = parser.parse_args()
+    held_out = None if options.only is None else options.only == "held-out"
+    found = list(rows(MINUTES, held_out=held_out))
+    for minutes in MINUTES:
+        print(f"{minutes} minutes", *summary(found, minutes), sep="\n")
+    with (FOLDER / "replay.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**row, "regret": f"{row['regret']:.4f}"} for row in found)
+
+
+if __name__ == "__main__":
+    main()
