@@ -19,7 +19,7 @@ _BY_NAME: Final = {
     "museglimmerassistant": "dflash", "dspark": "dspark", "medusa": "medusa", "eagle": "eagle",
     "mtp": "mtp", "gemma4_assistant": "mtp", "gemma4_unified_assistant": "mtp",
 }  # fmt: skip
-"""Parts of an architecture's name, in the order in which vLLM tells them apart → method."""
+"""Parts of an architecture's name, in the order in which vLLM reads them → method."""
 _ALL_AT_ONCE: Final = ("pard_token", "ptd_token_id")
 """Keys of a head or draft that proposes all tokens in one pass; other methods always do."""
 _OWN_WIDTH: Final = ("draft_model", "mtp")

@@ -83,8 +83,8 @@ class _Flags:
 def read_serve_words(words: Sequence[str]) -> ServeCommand:
     """Read the words behind ``vllm serve``.
 
-    Raises ``UsageError`` for a word that is no flag's, a shell variable in a flag that counts, and
-    a value that a spec cannot hold.
+    Raises ``UsageError`` for a word that belongs to no flag, for a shell variable in a flag that
+    counts, and for speculation that cannot be read.
     """
     flags = _Flags()
     rest = list(words)

@@ -56,7 +56,7 @@ class PresentCommand:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
+class _Server:
     """The words behind ``vllm serve``, with the variables that are set for it."""
 
     words: Sequence[str]
@@ -82,13 +82,13 @@ def read_current(text: str) -> PresentCommand:
         )
     serve = read_serve_words(matches[0].words)
     given = matches[0].env
-    kept = {
+    env = {
         name: value
         for name, value in public_env(given).items()
         if name.startswith(_ENGINE_ENV) and "$" not in value
     }
-    gone = [name for name in given if name not in kept]
-    return PresentCommand(serve=serve, env=kept, left_out=(*serve.dropped, *gone))
+    gone = [name for name in given if name not in env]
+    return PresentCommand(serve=serve, env=env, left_out=(*serve.dropped, *gone))
 
 
 def current_variant(
@@ -124,13 +124,13 @@ def _is_copy(serve: ServeCommand, target: ModelFacts, checkpoints: Checkpoints) 
     path = checkpoints.find(str(serve.model), serve.revision)
     if str(path.resolve()) == target.path:
         return False
-    served = weights_facts(path, target)
-    if (difference := copy_difference(target, served, "model that it serves")) is not None:
+    weights = weights_facts(path, target)
+    if (difference := copy_difference(target, weights, "model that it serves")) is not None:
         raise UsageError(
             f"it serves another model than --model: {difference[1]}",
             fix="give the 16-bit checkpoint of the model that it serves as --model",
         )
-    return served.stored.scheme not in UNQUANTIZED
+    return weights.stored.scheme not in UNQUANTIZED
 
 
 def shown_model(ref: str, folder: Path) -> str:
@@ -161,14 +161,14 @@ def _content(text: str) -> tuple[str, bool]:
         raise UsageError(f"{path} cannot be read as text", fix=_FIX) from error
 
 
-def _lines(text: str) -> Iterator[_Found]:
+def _lines(text: str) -> Iterator[_Server]:
     """Yield the servers that shell text starts; variables that it exports count for all after."""
     exported: dict[str, str] = {}
     for command in _commands(text):
         if command[:1] == ["export"]:
             exported |= _assignments(command)
-        elif (found := _serve(command)) is not None:
-            yield _Found(words=found.words, env={**exported, **found.env})
+        elif (server := _serve(command)) is not None:
+            yield _Server(words=server.words, env={**exported, **server.env})
 
 
 def _commands(text: str) -> Iterator[list[str]]:
@@ -191,7 +191,7 @@ def _commands(text: str) -> Iterator[list[str]]:
     yield command
 
 
-def _serve(words: Sequence[str], image: str = "") -> _Found | None:
+def _serve(words: Sequence[str], image: str = "") -> _Server | None:
     """Return the server that one command starts; of an ``image`` of vLLM the words are its flags"""
     for at, word in enumerate(words):
         name, after = PurePath(word).name, words[at + 1 : at + 2]
@@ -200,16 +200,16 @@ def _serve(words: Sequence[str], image: str = "") -> _Found | None:
             word == "-m" and after[:1] and after[0] in _MODULES
         ):
             start = at + 3 if words[at + 2 : at + 3] == ["serve"] else at + 2
-            return _Found(words=words[start:], env=before)
+            return _Server(words=words[start:], env=before)
         if name in _CONTAINERS and "run" in words[at + 1 : at + 3]:
             return _container(words[words.index("run", at) + 1 :], before)
         if name in _SHELLS and after and re.fullmatch(r"-\w*c", after[0]):
             inner = next(_lines(" ".join(words[at + 2 : at + 3])), None)
-            return inner and _Found(words=inner.words, env={**before, **inner.env})
-    return _Found(words=words, env={}) if _IMAGE.search(image) else None
+            return inner and _Server(words=inner.words, env={**before, **inner.env})
+    return _Server(words=words, env={}) if _IMAGE.search(image) else None
 
 
-def _container(words: Sequence[str], env: Mapping[str, str]) -> _Found | None:
+def _container(words: Sequence[str], env: Mapping[str, str]) -> _Server | None:
     """Return the server of ``docker run``: its options, the image, and what the image is given."""
     given: dict[str, str] = dict(env)
     rest = list(words)
@@ -219,31 +219,31 @@ def _container(words: Sequence[str], env: Mapping[str, str]) -> _Found | None:
             value = rest.pop(0)
         if option in ("-e", "--env"):
             given |= _assignments([value if "=" in value else f"{value}=$"])
-    found = _serve(rest[1:], rest[0]) if rest else None
-    return found and _Found(words=found.words, env={**given, **found.env})
+    server = _serve(rest[1:], rest[0]) if rest else None
+    return server and _Server(words=server.words, env={**given, **server.env})
 
 
-def _services(text: str) -> Iterator[_Found]:
+def _services(text: str) -> Iterator[_Server]:
     """Yield the vLLM servers of a compose file or of Kubernetes manifests."""
     for node in _mappings(list(yaml.safe_load_all(text)), set(), 0):
         keys = ("entrypoint", "command", "args")
         words = [word for key in keys for word in _words(node.get(key))]
         if not isinstance(node.get("image"), str) or not words:
             continue
-        if (found := _serve(words, node["image"])) is not None:
+        if (server := _serve(words, node["image"])) is not None:
             env = {**_env(node.get("environment")), **_env(node.get("env"))}
-            yield _Found(words=found.words, env={**env, **found.env})
+            yield _Server(words=server.words, env={**env, **server.env})
 
 
-def _mappings(node: Any, seen: set[int], depth: int) -> Iterator[Mapping[Any, Any]]:
+def _mappings(node: Any, visited: set[int], depth: int) -> Iterator[Mapping[Any, Any]]:
     """Yield every mapping below ``node`` once, whatever aliases lead to it."""
-    if id(node) in seen or depth > _DEEPEST or not isinstance(node, dict | list):
+    if id(node) in visited or depth > _DEEPEST or not isinstance(node, dict | list):
         return
-    seen.add(id(node))
+    visited.add(id(node))
     if isinstance(node, dict):
         yield node
     for inside in node.values() if isinstance(node, dict) else node:
-        yield from _mappings(inside, seen, depth + 1)
+        yield from _mappings(inside, visited, depth + 1)
 
 
 def _words(value: Any) -> list[str]:

@@ -15,19 +15,17 @@ class InitOptions:
     """What the spec is written for."""
 
     model: str | None = None
-    """Checkpoint in 16 bit: folder or hub id. One that is quantized already is measured as stored.
-    Default: the model of --current, else ./model."""
+    """16-bit checkpoint: folder or hub id. Default: the model of --current, else ./model."""
     traffic: Path | None = None
     """Request log of your service, from which the values are taken. Default: a generated load."""
     device: str | None = None
     """GPU to write it for, such as L4 or "2x H100 SXM". Default: this machine. Needs --traffic."""
     current: str | None = None
-    """What you serve now, to be beaten: "vllm serve …", or a script, compose file or Kubernetes
-    manifest. Default: vLLM's default is the one to beat. Needs --traffic."""
+    """Your present command, "vllm serve …", or a script, compose file or manifest with it."""
     time: str = "30m"
     """Time of the search, quantizing and confirmation included, such as 30m or 2h."""
     head: Annotated[tuple[str, ...], Parameter(name="--head")] = ()
-    """Head or draft trained for the model, beside the published ones: folder or hub id."""
+    """Head or draft for the model, in addition to published ones: folder or hub id."""
     checkpoint: Annotated[tuple[str, ...], Parameter(name="--checkpoint")] = ()
     """Quantized weights of the model: folder or hub id."""
     draft: str | None = None

@@ -72,7 +72,7 @@ def find_situation(
 ) -> Situation:
     """Return everything that a move may ask for, on this machine or on the planned one.
 
-    ``resolved`` are the spec's variants, of which there is one at least.
+    ``resolved`` are the spec's variants, one at least.
 
     Heads that fit and the named checkpoints are in ``checkpoints`` afterwards, to be downloaded.
 
