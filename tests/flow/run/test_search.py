@@ -42,7 +42,9 @@ def spec(folder: Path, *, search: dict[str, Any], **load: Any) -> Spec:
     }
     engine = {"name": "vllm", "args": {"max_model_len": 512}}
     evidence = {"accept_unproved": ["prefix_cache", "settings", "speculation", "weights"]}
-    return tiny_spec(folder, load=small | load, search=search, engine=engine, evidence=evidence, variants={})
+    return tiny_spec(
+        folder, load=small | load, search=search, engine=engine, evidence=evidence, variants={}
+    )
 
 
 def ran(engine: FakeEngine, spec: Spec, root: Path, *, resume: bool = False) -> tuple[Run, Noted]:
