@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whet.cli.options import OutputOptions, SpecFile, print_json
-from whet.cli.run.moves import Option, moves_document, moves_section
+from whet.cli.run.moves import moves_document, moves_section
 from whet.cli.terminal import TerminalConsole
 from whet.core.errors import UsageError
 from whet.core.format import plural
@@ -18,6 +18,8 @@ from whet.core.records.model import ModelFacts
 from whet.core.records.plan import MemoryPlan
 from whet.core.units import human_bytes
 from whet.flow.run.options import CheckOptions, SpecOptions
+from whet.flow.run.search.history import value_of
+from whet.flow.run.search.playbook import Option, options, require_known
 from whet.report.document import Code, Node, Paragraph, Section
 from whet.report.writers.console import print_sections
 
@@ -84,9 +86,14 @@ def check(
 
 
 def _moves(situation: Situation | None, spec: Spec) -> Sequence[Option]:
-    """Return what the playbook says of the default."""
-    del situation, spec
-    return ()
+    """Return the moves from the first configuration, those that promise most first."""
+    if situation is None or spec.search is None:
+        return ()
+    require_known(spec.search)
+    value = value_of(spec, spec.reference or spec.baseline)
+    moves = options(situation, value, spec.search)
+    load = situation.in_flight
+    return sorted(moves, key=lambda each: (not each.first, -each.move.expected(load)))
 
 
 def _document(

@@ -3,37 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
+from whet.flow.run.search.playbook import Option
 from whet.report.document import Node, Paragraph, Section
-
-
-class Move(Protocol):
-    """What is printed of a move of the playbook."""
-
-    @property
-    def name(self) -> str:
-        """Its name, as ``search.never`` has it."""
-
-    @property
-    def gives(self) -> str:
-        """What it should give."""
-
-
-class Option(Protocol):
-    """A move that applies, with the changed variant; else ``value`` is None."""
-
-    @property
-    def move(self) -> Move:
-        """The move."""
-
-    @property
-    def value(self) -> object:
-        """The changed variant, or None."""
-
-    @property
-    def reason(self) -> str:
-        """Why it applies, or why not."""
 
 
 def moves_section(options: Sequence[Option]) -> Section:

@@ -25,7 +25,7 @@ from whet.flow.run.search.explore import Candidate, next_loads, next_wave
 from whet.flow.run.search.grid import Measurer, Waves
 from whet.flow.run.search.history import outcome_of, stored_waves, value_of
 from whet.flow.run.search.outcomes import Outcome, incumbent, standing, worths
-from whet.flow.run.search.playbook import Option
+from whet.flow.run.search.playbook import Option, require_known
 from whet.flow.run.situation import Situation
 from whet.metrics.significance import looks_at
 
@@ -79,7 +79,11 @@ class Search:
     spent: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Start the clock; that of a resumed search goes on where it was."""
+        """Start the clock; that of a resumed search goes on where it was.
+
+        Raises ``UsageError`` where the spec names a move that there is not.
+        """
+        require_known(self.spec)
         stored = self.recorder.store.get("search", "search", SearchRecord)
         before = 0.0 if stored is None else stored.elapsed_s
         self.clock = Clock(time_s=self.spec.time, began=time.monotonic() - before)
