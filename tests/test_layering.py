@@ -50,9 +50,11 @@ RUN: dict[str, set[str]] = {
     "search": {"plan", "traffic", "conclude"},
     "measure": {"plan", "resume", "traffic", "conclude"},
     "workers": {"plan", "traffic", "measure"},
+    "export": set(),
+    "progress": set(),
     "options": {"measure", "workers"},
     "pipeline": {"plan", "check", "search", "measure", "conclude"},
-    "driver": {"plan", "options", "pipeline"},
+    "driver": {"plan", "options", "pipeline", "progress"},
 }
 """What each part of `flow/run` may import of the others."""
 MEASURING = ("client", "load", "engines")
