@@ -51,9 +51,11 @@ RUN: dict[str, set[str]] = {
     "search": {"plan", "situation", "traffic", "conclude"},
     "measure": {"plan", "resume", "traffic", "conclude"},
     "workers": {"plan", "traffic", "measure"},
+    "export": set(),
+    "progress": set(),
     "options": {"measure", "workers"},
     "pipeline": {"plan", "situation", "check", "search", "measure", "conclude"},
-    "driver": {"plan", "options", "pipeline"},
+    "driver": {"plan", "options", "pipeline", "progress"},
 }
 """What each part of `flow/run` may import of the others."""
 MEASURING = ("client", "load", "engines")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import lzma
 import socket
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from tests.cli.stage import Whet
 from tests.cli.test_privacy import MARK, write_run
 from tests.flow.stage import FakeEngine
 from whet.core.run import Run
+from whet.core.store import RunStore, write_json
 from whet.flow.run.conclude.conclude import decide_over
 from whet.flow.run.export import export_run
 
@@ -87,6 +90,17 @@ def test_an_archive_has_the_decision_and_no_word_of_its_traffic(
     assert again.excluded == before.excluded
     assert len({item.variant.env for item in shared.engines.values()}) == 2, "they still differ"
     assert whet("report", shared.root).code == 0
+
+
+def test_a_run_with_levers_of_its_own_is_reported_by_a_fresh_process(tmp_path: Path) -> None:
+    variants = {"fp16": {}, "rust": {"frontend": "rust"}}
+    spec = {"name": "a", "model": {"target": "t"}, "hardware": {"price_usd_per_hour": 1.0}}
+    with RunStore.open(tmp_path / "run") as store:
+        write_json(store.path("resolved_spec.json"), {**spec, "variants": variants})
+        store.note("models", "target", status="failed", reason="killed")
+    words = [sys.executable, "-m", "whet", "report", str(tmp_path / "run")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_published_run_is_decided_to_the_digits_that_are_shown(tmp_path: Path) -> None:

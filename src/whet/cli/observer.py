@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,18 +19,21 @@ from rich.progress import (
 from rich.text import Text
 
 from whet.cli.terminal import TerminalConsole
+from whet.core.load import Load
 from whet.core.records.summary import CellSummary
 from whet.core.redact import message_line, one_line
 from whet.core.units import human_duration
 
 _LINE_EVERY_S = 15.0
+_OTHER_LINES = 8
+"""Lines of a terminal that are not rows of the table of cells."""
 
 
 class ConsoleObserver:
-    """Shows stages as lines and work inside a stage as a live bar; use it as a context manager.
+    """Shows stages as lines, measured cells as a live table above a bar; use it as a context.
 
-    Where the output is not a terminal, a bar becomes a line now and then. ``quiet`` leaves warnings
-    alone.
+    Where the output is not a terminal, a cell is a line and the bar becomes one now and then.
+    ``quiet`` leaves warnings alone.
     """
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
@@ -45,12 +49,14 @@ class ConsoleObserver:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self.console,
-            transient=True,
-            disable=quiet or not self.console.is_terminal,
         )
+        self._cells: dict[tuple[str, Load], tuple[CellSummary, str]] = {}
+        self._is_live = self.console.is_terminal and not quiet
+        self._live = Live(get_renderable=self._picture, console=self.console)
 
     def __enter__(self) -> ConsoleObserver:
-        self._bar.start()
+        if self._is_live:
+            self._live.start()
         return self
 
     def __exit__(
@@ -59,7 +65,10 @@ class ConsoleObserver:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self._is_live:
+            self._end_task()
+            self._live.transient = kind is None  # else nothing but the table says what was measured
+            self._live.stop()
 
     def stage(self, name: str, detail: str = "") -> None:
         """A stage begins: one line with the time since the start."""
@@ -75,7 +84,12 @@ class ConsoleObserver:
         self._print(Text("  warning:", "yellow"), message, always=True)
 
     def cell(self, cell: CellSummary, standing: str) -> None:
-        """Show a measured cell as a line."""
+        """Add a cell to the table, or replace its older figures there; else print a line."""
+        self._cells[cell.variant, cell.load] = cell, standing
+        if not self._is_live:
+            from whet.report.run.live import cell_line
+
+            self._print(Text(" "), cell_line(cell, standing))
 
     def progress(self, label: str, done: int, total: int) -> None:
         """Work inside the stage advances."""
@@ -83,7 +97,7 @@ class ConsoleObserver:
             self._end_task()
             self._task = (label, self._bar.add_task(label, total=total, completed=done))
         self._bar.update(self._task[1], completed=done, total=total)
-        if self._bar.disable:
+        if not self._is_live:
             self._line_now_and_then(label, done, total)
 
     def _line_now_and_then(self, label: str, done: int, total: int) -> None:
@@ -92,6 +106,17 @@ class ConsoleObserver:
             left_s = next((task.time_remaining for task in self._bar.tasks), None)
             left = "" if left_s is None else f", {human_duration(left_s)} left"
             self._print(Text(" "), f"{label} {done}/{total}{left}")
+
+    def _picture(self) -> RenderableType:
+        """The table of cells above the bar."""
+        cells = list(self._cells.values())
+        if not cells:
+            return self._bar
+        from whet.report.run.live import live_table
+        from whet.report.writers.console import console_table
+
+        most = live_table(cells, max(1, self.console.height - _OTHER_LINES))
+        return Group(console_table(most, self.console.width), self._bar)
 
     def _end_task(self) -> None:
         if self._task is not None:
@@ -103,4 +128,5 @@ class ConsoleObserver:
             return
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         time_shown = Text(f"{minutes:02d}:{seconds:02d}", "dim")
-        self.console.print(time_shown, head, Text(message_line(text)))
+        line = time_shown, head, Text(message_line(text))
+        self.console.print(*line, soft_wrap=not self.console.is_terminal)

@@ -16,7 +16,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -164,6 +164,21 @@ def read_record(path: Path, cls: type[T]) -> T:
         ) from error
 
 
+def append_line(path: Path, entry: Mapping[str, object]) -> None:
+    """Append one line of JSON and flush it to the disk.
+
+    A newline comes first where a kill tore the last line, so that this one stays whole.
+    """
+    with translate_disk_errors(path), path.open("ab+") as file:
+        start = b""
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            start = b"" if file.read(1) == b"\n" else b"\n"
+        file.write(start + json.dumps(entry).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
     """Hold ``folder`` for this process; ``StorageError`` where another one holds it."""
@@ -207,6 +222,8 @@ class RunStore:
         self._records: dict[tuple[str, str], object] = {}
         self._lock: int | None = None
         self._writing = threading.Lock()
+        self.listener: Callable[[str, str, object], None] | None = None
+        """Called with kind, key and record after each ``put``."""
 
     @classmethod
     @contextmanager
@@ -249,16 +266,15 @@ class RunStore:
         self._records.pop((kind, key), None)
         write_json(self.path(kind, f"{key}.json"), record)
         self.note(kind, key, status=status)
+        if self.listener is not None:
+            self.listener(kind, key, record)
 
     def note(self, kind: str, key: str, *, status: str, reason: str | None = None) -> None:
         """Journal the status of a key whose data, if any, is stored elsewhere."""
         why = None if reason is None else redact(reason)
         entry = {"at": time.time(), "kind": kind, "key": key, "status": status, "reason": why}
-        path = self.path("journal.jsonl")
-        with self._writing, translate_disk_errors(path), path.open("ab") as file:
-            file.write(self._line_start(file) + json.dumps(entry).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with self._writing:
+            append_line(self.path("journal.jsonl"), entry)
         self._journal[kind, key] = entry
 
     def get(self, kind: str, key: str, cls: type[T]) -> T | None:
@@ -350,12 +366,3 @@ class RunStore:
             f"{self.root} was moved or removed during the run",
             fix="put it back and repeat with --resume",
         )
-
-    @staticmethod
-    def _line_start(file: Any) -> bytes:
-        """A newline first where a kill tore the last line, so that this entry stays whole."""
-        if file.tell() == 0:
-            return b""
-        with Path(file.name).open("rb") as reader:
-            reader.seek(-1, os.SEEK_END)
-            return b"" if reader.read(1) == b"\n" else b"\n"

@@ -69,8 +69,8 @@ def test_each_configuration_has_its_move_reason_figures_and_standing(tmp_path: P
     run = searched(tmp_path / "run")
     rows = table(run, "search", "What was tried, in order")
     assert list(rows) == ["fp16", "awq+cache"]
-    move, base, tps, ttft, cost, ratio, standing, why = rows["awq+cache"]
-    assert (move, base, ratio, standing) == ("awq", "fp16", "1.50", "adopted")
+    move, base, tps, ttft, cost, change, standing, why = rows["awq+cache"]
+    assert (move, base, change, standing) == ("awq", "fp16", "-33.3%", "adopted")
     assert why == "weights fill the bandwidth"
     cell = run.cell("awq+cache", Load.at(8))
     assert cell is not None
@@ -88,7 +88,7 @@ def test_each_configuration_has_its_move_reason_figures_and_standing(tmp_path: P
 def test_changes_times_and_what_was_left_out_have_their_tables(tmp_path: Path) -> None:
     run = searched(tmp_path / "run")
     worth = table(run, "search", "What each change of the recommended configuration is worth")
-    assert worth == {"awq": ["fp16+cache", "1.50"], "prefix cache": ["–", "not separated"]}
+    assert worth == {"awq": ["fp16+cache", "-33.3%"], "prefix cache": ["–", "not separated"]}
     times = table(run, "search", "Where the time went")
     assert times == {"starts": ["6 min 40 s", "40.0%"], "measuring": ["8 min 20 s", "50.0%"]}
     (folded,) = (node for node in nodes(run, "search") if isinstance(node, Folded))

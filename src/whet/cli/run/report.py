@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from whet.cli.options import OutputOptions
 from whet.cli.run.output import write_and_print_report
 from whet.core.store import RunStore
+from whet.flow.run.export import export_run  # with flow.run come the levers that a spec may have
 
 
 def report(
@@ -24,7 +25,5 @@ def report(
 ) -> None:
     """Print a run's summary and rewrite its report files. Starts nothing."""
     if export is not None:
-        from whet.flow.run.export import export_run
-
         export_run(run_dir, export)
     write_and_print_report(RunStore.read(run_dir), output)

@@ -13,6 +13,7 @@ from whet.core.spec import Spec, redacted_source
 from whet.core.store import RunStore, write_atomic
 from whet.flow.run.options import RunOptions, SpecOptions
 from whet.flow.run.plan import Recorder
+from whet.flow.run.progress import ProgressLog
 
 Report = Callable[[RunStore, Decision | None], None]
 """What is done with the store at the end; without a decision the run did not finish."""
@@ -43,15 +44,18 @@ def execute(
 
     with RunStore.open(root, resume=options.resume) as store:
         write_atomic(root / "spec.yaml", source)
+        log = ProgressLog(store, observer, spec)
         try:
             with options.open_executor() as executor:
                 decision = run(
                     spec,
-                    Recorder(store=store, observer=observer),
+                    Recorder(store=store, observer=log),
                     skip_infeasible=options.skip_infeasible,
                     executor=executor,
                 )
-        except BaseException:
+        except BaseException as error:
+            log.end(None, error)
             report(store, None)
             raise
+        log.end(decision)
         report(store, decision)

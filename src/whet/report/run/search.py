@@ -10,7 +10,6 @@ from whet.core.format import percent, plural
 from whet.core.records.search import SearchRecord, Tried
 from whet.core.run import Run
 from whet.core.units import human_duration
-from whet.metrics import metrics_in
 from whet.report.document import (
     Bullets,
     Cell,
@@ -20,14 +19,13 @@ from whet.report.document import (
     Paragraph,
     Section,
     Table,
-    figure_cell,
     figure_columns,
-    metric_column,
     row,
     table,
     tone_of,
 )
 from whet.report.run.best import best_cell
+from whet.report.run.live import live_columns, live_figures
 
 ORDER = 45
 _MOST: Final = 15
@@ -59,15 +57,14 @@ def _summary(record: SearchRecord, tried: int) -> str:
 
 
 def _tried(run: Run, caption: str, tried: Sequence[Tried]) -> Table:
-    metrics = metrics_in("live")
     return table(
         caption,
         [
             "config",
             Column(name="move", drop=7),
             Column(name="from", drop=8),
-            *(metric_column(metric) for metric in metrics),
-            replace(*figure_columns(("Cost of its base", "÷ its own")), drop=3),
+            *live_columns(),
+            replace(*figure_columns(("Cost vs", "its base")), drop=3),
             "standing",
             Column(name="why", drop=9),
         ],
@@ -76,29 +73,27 @@ def _tried(run: Run, caption: str, tried: Sequence[Tried]) -> Table:
 
 
 def _row(run: Run, item: Tried) -> Iterator[object]:
-    cell = best_cell(run, item.variant)
     yield item.variant
     yield item.move
     yield item.base
-    for metric in metrics_in("live"):
-        value = None if cell is None else cell.estimate(metric.name)
-        yield figure_cell(value, unit=metric.sign)
-    yield _ratio(item.ratio)
+    yield from live_figures(best_cell(run, item.variant))
+    yield _saving(item.ratio)
     yield Cell(text=item.standing, tone=tone_of(item.standing))
     yield item.why
 
 
-def _ratio(ratio: float | None) -> str | None:
-    return None if ratio is None else f"{ratio:.2f}"
+def _saving(ratio: float | None) -> str | None:
+    """The change of cost, as in the table of the best, from the other's cost ÷ the own."""
+    return None if ratio is None else f"{1 / ratio - 1:+.1%}"
 
 
 def _record_nodes(record: SearchRecord) -> Iterator[Node]:
     if record.worth:
         yield table(
             "What each change of the recommended configuration is worth",
-            ["change", "measured without it", *figure_columns(("Cost without", "÷ with"))],
+            ["change", "measured without it", *figure_columns(("Cost", "with it"))],
             (
-                (item.change, item.without, _ratio(item.ratio) or "not separated")
+                (item.change, item.without, _saving(item.ratio) or "not separated")
                 for item in record.worth
             ),
         )

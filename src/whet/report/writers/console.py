@@ -62,7 +62,7 @@ def print_nodes(nodes: Sequence[Node], console: Console) -> None:
                     note = f"; {fact.note}" if fact.note else ""
                     _print(f"  {fact.name}: {fact.value.full}{note}", console)
             case Table():
-                console.print(_table(node, console.width))
+                console.print(console_table(node, console.width))
             case Code(text=text):
                 console.print(Text(clean(text)), soft_wrap=True)
             case Chart() | Folded():
@@ -74,8 +74,11 @@ def _print(text: str, console: Console, style: str = "") -> None:
     console.print(plain(text, style), soft_wrap=not console.is_terminal)
 
 
-def _table(node: Table, width: int) -> RichTable:
-    """Tables of words are framed, so that wrapped lines stay apart."""
+def console_table(node: Table, width: int) -> RichTable:
+    """A table of at most ``width`` characters.
+
+    Tables of words are framed, so that wrapped lines stay apart.
+    """
     table = RichTable(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     if not any(column.figure for column in node.columns):
         table = RichTable(box=box.ROUNDED, show_lines=True)
