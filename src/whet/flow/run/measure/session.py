@@ -13,9 +13,8 @@ from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import TrialNotices
 from whet.core.records.load import TrialRecord
-from whet.core.starts import store_start
+from whet.core.starts import start_text, store_start
 from whet.core.store import RunStore
-from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together
@@ -113,9 +112,8 @@ class SessionRunner:
                 with self._absorb_engine_failure(pending, lost):
                     if isinstance(outcome, EngineStartError):
                         raise outcome
-                    _store_start(self.recorder.store, outcome, pending)
+                    ready = _store_start(self.recorder.store, outcome, pending)
                     up.append((pending, outcome))
-                    ready = human_duration(outcome.start.ready_s)
                     observer.note(
                         f"{pending.name} ready in {ready}, one of {len(group)} that came up "
                         "together"
@@ -175,17 +173,17 @@ def serve(recorder: Recorder, engines: Engines, pending: PendingWork) -> Iterato
     observer.progress("starting", 0, 1)
     serving = start.engine.serve(start.resolved, log=start.log)
     with watched(serving, observer.warn) as server:
-        _store_start(recorder.store, server, pending)
-        observer.note(f"ready in {human_duration(server.start.ready_s)}")
+        observer.note(f"ready in {_store_start(recorder.store, server, pending)}")
         yield server
 
 
-def _store_start(store: RunStore, server: Server, pending: PendingWork) -> None:
-    """Store the start; its number is that of the ``pending`` work."""
+def _store_start(store: RunStore, server: Server, pending: PendingWork) -> str:
+    """Store the start, its number is that of the ``pending`` work; return what it took."""
     profile = get_profile(pending.resolved.engine)
     facts = profile.read_log(server.log_text())
     declared = profile.read_declared(server.base_url)
     pending.start = store_start(store, pending.name, server.start, (facts, declared))
+    return start_text(server.start, facts)
 
 
 def _measure(plan: Plan, recorder: Recorder, server: Server, pending: PendingWork) -> None:
