@@ -18,7 +18,9 @@ from whet.core.errors import EngineLostError
 from whet.core.records.codec import encode
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.spec import EngineSpec
+from whet.core.starts import start_parts
 from whet.engines import get_engine
+from whet.engines.fork_starts import warm_engine
 from whet.engines.probe import request
 from whet.engines.vllm import find_installed
 from whet.engines.vllm.log import read_log
@@ -148,3 +150,25 @@ def test_kill_9_while_the_engine_warms_up_leaves_nothing(owner: subprocess.Popen
     family = tree()
     owner.kill()
     assert wait_until(lambda: gone(family), timeout_s=30)
+
+
+def test_a_forked_server_is_a_server_as_any_other(resolved: ResolvedEngine, tmp_path: Path) -> None:
+    with warm_engine(get_engine("vllm"), resolved, log=tmp_path / "parent.log") as engine:
+        with engine.serve(resolved, log=tmp_path / "engine.log") as server:
+            assert server.start.forked, (tmp_path / "parent.log").read_text()
+            tree = psutil.Process(server.start.pid).children(recursive=True)
+            assert any("EngineCore" in " ".join(p.cmdline()) for p in tree)
+            facts = read_log(server.log_text())
+            assert facts.version == resolved.engine_version
+            assert facts.quantized_layers == 8
+            parts = start_parts(server.start, facts)
+            assert {name for name, seconds in parts.items() if seconds is None} == {
+                "compile",
+                "graphs",
+            }, parts
+            weights, *_ = judge_start(resolved, facts, read_declared(server.base_url))
+            assert weights.outcome == "proved", weights
+            server.ensure_alive()
+        assert gone(tree)
+        with pytest.raises(psutil.NoSuchProcess):
+            psutil.Process(server.start.pid)

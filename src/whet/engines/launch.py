@@ -22,7 +22,7 @@ from whet.engines.memory import (
     used_device_bytes,
 )
 from whet.engines.probe import NoAnswer, generate_canary, is_healthy
-from whet.engines.process import EngineProcess, free_port
+from whet.engines.process import EngineProcess, Fork, free_port
 from whet.engines.starved import on_its_way_up
 
 _POLL_S = 0.2
@@ -33,6 +33,8 @@ _CANARY_S = 180.0
 _GRACE_S = 10.0
 _RETRY_PAUSE_S = 2.0
 _KILLED = 137
+_UNEXPLAINED = ("other", "canary")
+"""Failures without a known sign, which the fork may have caused."""
 
 
 class SpawnedServer:
@@ -84,11 +86,12 @@ class SpawnedServer:
 
 @contextmanager
 def serve_process(
-    resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
+    resolved: ResolvedEngine, *, log: Path, stop: Event | None = None, fork: Fork | None = None
 ) -> Iterator[SpawnedServer]:
     """Spawn ``resolved.argv`` on a free port and yield it once it has generated.
 
-    After a taken port or memory used by another program it is started once more. Raises
+    After a taken port, memory used by another program or an unexplained failure of a forked server
+    it is started once more, not forked. Raises
     ``EngineStartError`` with the engine's own reason, and ``Interrupted`` if ``stop`` is set before
     it is ready. May be entered in one thread and left in another.
     """
@@ -98,10 +101,12 @@ def serve_process(
         for attempt in range(1, _ATTEMPTS + 1):
             began = time.monotonic()
             slot.used_before = used_device_bytes() if resolved.device == "cuda" else None
-            process, port = _spawn(resolved, log)
+            process, port = _spawn(resolved, log, fork if attempt == 1 else None)
             stack.callback(process.stop)
             with on_its_way_up(process, resolved.variant.name):
-                outcome = _await_canary(process, resolved, port, stop)
+                failure = _await_health(process, resolved, port, stop)
+                healthy_s = time.monotonic() - began
+                outcome = failure or _generate_canary(process, resolved, port)
             if isinstance(outcome, str):
                 start = StartFacts(
                     variant=resolved.variant.name,
@@ -111,27 +116,36 @@ def serve_process(
                     pid=process.pid,
                     attempts=attempt,
                     nice=process.nice,
+                    forked=process.forked,
+                    health_s=healthy_s,
                 )
                 yield SpawnedServer(process, resolved, start, slot=slot)
                 return
             process.stop()
-            if attempt == _ATTEMPTS or outcome.kind not in RETRIED:
+            again = outcome.kind in (*RETRIED, *(_UNEXPLAINED if process.forked else ()))
+            if attempt == _ATTEMPTS or not again:
                 raise EngineStartError(outcome.sentence)
             time.sleep(_RETRY_PAUSE_S)
 
 
-def _spawn(resolved: ResolvedEngine, log: Path) -> tuple[EngineProcess, int]:
-    port = free_port()
-    argv = [word.replace("{port}", str(port)) for word in resolved.argv]
+def environment(resolved: ResolvedEngine) -> dict[str, str]:
+    """All variables of a server's process."""
     env = {**os.environ, **dict(resolved.env), **dict(resolved.variant.secret_env)}
     env.pop("VLLM_API_KEY", None)  # the server is on the loopback, and the client sends no key
-    return EngineProcess(argv, env=env, log=log, grace_s=_GRACE_S), port
+    return env
 
 
-def _await_canary(
+def _spawn(resolved: ResolvedEngine, log: Path, fork: Fork | None) -> tuple[EngineProcess, int]:
+    port = free_port()
+    argv = [word.replace("{port}", str(port)) for word in resolved.argv]
+    env = environment(resolved)
+    return EngineProcess(argv, env=env, log=log, grace_s=_GRACE_S, fork=fork), port
+
+
+def _await_health(
     process: EngineProcess, resolved: ResolvedEngine, port: int, stop: Event
-) -> str | Failure:
-    """The canary's text, or the failure. Raises ``Interrupted`` once ``stop`` is set."""
+) -> Failure | None:
+    """None once it is healthy. Raises ``Interrupted`` once ``stop`` is set."""
     base_url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + resolved.ready_timeout_s
     while not (is_healthy(base_url) and process.listens_on(port)):
@@ -142,6 +156,12 @@ def _await_canary(
         if time.monotonic() > deadline:
             return _too_slow(process, resolved)
         time.sleep(_POLL_S)
+    return None
+
+
+def _generate_canary(process: EngineProcess, resolved: ResolvedEngine, port: int) -> str | Failure:
+    """The canary's text, or the failure."""
+    base_url = f"http://127.0.0.1:{port}"
     try:
         text = generate_canary(base_url, resolved.served_model_name, timeout_s=_CANARY_S)
     except NoAnswer as error:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import psutil
 
@@ -41,35 +40,35 @@ def free_port() -> int:
                 return port
 
 
-class EngineProcess:
-    """A server and all that it forks, in a session of their own.
+class Guardian(Protocol):
+    """The process that runs ``supervise.py`` for one engine, as ``Popen`` would show it."""
 
-    The log is opened for appending; ``log_text`` returns only what this process wrote.
-    """
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float) -> int: ...
+    def kill(self) -> None: ...
+
+    def close_lifeline(self) -> None:
+        """Let it end the engine, as it does when this process dies. Safe to call again."""
+
+
+Fork = Callable[..., Guardian | None]
+"""``(argv, env=, log=, grace_s=)``: None where the engine must be spawned."""
+
+
+class SpawnedGuardian(subprocess.Popen[bytes]):
+    """A guardian that this process has spawned."""
 
     def __init__(
-        self, argv: Sequence[str], *, env: Mapping[str, str], log: Path, grace_s: float = 10.0
+        self, argv: Sequence[str], *, env: Mapping[str, str], log: Path, grace_s: float
     ) -> None:
-        """Spawn at once. ``StorageError`` where the log cannot be opened."""
-        self.log = log
-        self._grace_s = grace_s
-        with translate_disk_errors(log):
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.touch()
-            self._log_start = log.stat().st_size
+        """Run ``argv`` under it."""
         read_end, self._lifeline = os.pipe()
+        words = [str(read_end), str(grace_s), str(log), "--", *argv]
         try:
-            self._guardian = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    str(_SUPERVISE),
-                    str(read_end),
-                    str(grace_s),
-                    str(log),
-                    "--",
-                    *argv,
-                ],
+            super().__init__(
+                [sys.executable, "-P", str(_SUPERVISE), *words],
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -82,6 +81,39 @@ class EngineProcess:
             raise
         finally:
             os.close(read_end)
+
+    def close_lifeline(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        self.terminate()  # a forked worker of this process may hold the pipe as well
+
+
+class EngineProcess:
+    """A server and all that it forks, in a session of their own.
+
+    The log is opened for appending; ``log_text`` returns only what this process wrote.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        grace_s: float = 10.0,
+        fork: Fork | None = None,
+    ) -> None:
+        """Spawn at once, or let ``fork`` do it. ``StorageError`` where the log cannot be opened."""
+        self.argv, self.log = argv, log
+        self._grace_s = grace_s
+        with translate_disk_errors(log):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.touch()
+            self._log_start = log.stat().st_size
+        forked = fork and fork(argv, env=env, log=log, grace_s=grace_s)
+        self.forked = bool(forked)
+        self._guardian = forked or SpawnedGuardian(argv, env=env, log=log, grace_s=grace_s)
 
     @property
     def pid(self) -> int | None:
@@ -147,17 +179,14 @@ class EngineProcess:
         is itself interrupted.
         """
         known = self.descendants()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        self._guardian.close_lifeline()
         if self._guardian.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._guardian.send_signal(signal.SIGTERM)
             try:
                 self._guardian.wait(self._grace_s + _SLACK_S)
             except subprocess.TimeoutExpired:
                 self._guardian.kill()
-                self._guardian.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._guardian.wait(_SLACK_S)
         _end(known)
 
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import psutil
 
@@ -29,12 +29,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from whet.core.redact import redact
 
+del sys.path[0]  # a forked engine imports its own packages alone
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.2
 _READ_BYTES = 1 << 16
 _LONGEST_LINE = 1 << 20
 NOT_STARTED = 127
+
+
+class _Engine(Protocol):
+    """As much of a ``Popen`` as the guardian uses."""
+
+    pid: int
+    stdout: Any
+
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
 
 
 class Guardian:
@@ -50,22 +62,25 @@ class Guardian:
         self._rest = b""
 
     def run(self, argv: list[str]) -> int:
-        """Run the engine until it ends or a signal arrives; 128 + n for a death by signal n."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._ask_to_stop)
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        """Run the engine as ``watch`` does; 127 where it cannot be started."""
         try:
             engine = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  this process has one thread
-                process_group=0,
+                preexec_fn=become_engine,  # noqa: PLW1509  this process has one thread
             )
         except OSError as error:
             self._write(f"cannot start {argv[0]}: {error.strerror}\n".encode())
             return NOT_STARTED
+        return self.watch(engine)
+
+    def watch(self, engine: _Engine) -> int:
+        """Wait until the engine ends or a signal arrives; 128 + n for a death by signal n."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._ask_to_stop)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         try:
             self._pump(engine, until=lambda: engine.poll() is not None or self._stop)
             if engine.poll() is None:
@@ -81,8 +96,7 @@ class Guardian:
     def _ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stop = True
 
-    def _pump(self, engine: subprocess.Popen[bytes], *, until: Callable[[], bool]) -> None:
-        assert engine.stdout is not None
+    def _pump(self, engine: _Engine, *, until: Callable[[], bool]) -> None:
         watched = [engine.stdout.fileno(), self._lifeline]
         while not until():
             ready, _, _ = select.select(watched, [], [], _TICK_S)
@@ -94,8 +108,7 @@ class Guardian:
             _collect_orphans(engine.pid)
             engine.poll()
 
-    def _drain(self, engine: subprocess.Popen[bytes]) -> None:
-        assert engine.stdout is not None
+    def _drain(self, engine: _Engine) -> None:
         fd = engine.stdout.fileno()
         while select.select([fd], [], [], 0)[0] and self._copy(fd):
             pass
@@ -125,7 +138,9 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _die_with_parent() -> None:
+def become_engine() -> None:
+    """Lead a process group, and die with the guardian. Called in the engine's process."""
+    os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

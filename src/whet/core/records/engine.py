@@ -147,10 +147,11 @@ class ResolvedEngine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartFacts:
-    """How the server came up, in seconds from spawn to the canary's last token.
+    """How the server came up: seconds from spawn to ``/health``, and to the canary's last token.
 
     ``nice`` is the process' priority value, 0 is normal; None where it is unknown. ``worker`` names
-    the worker of ``--executor ray`` that it came up on; None on this machine.
+    the worker of ``--executor ray`` that it came up on; None on this machine. ``forked`` from a
+    process that had done the imports.
     """
 
     variant: str
@@ -161,3 +162,5 @@ class StartFacts:
     attempts: int
     nice: int | None = None
     worker: str | None = None
+    forked: bool = False
+    health_s: float | None = None

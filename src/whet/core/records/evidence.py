@@ -63,8 +63,10 @@ class EngineFacts:
     a token and ``kv_memory_gib`` the memory for them; ``loras`` names the adapters loaded.
     ``draft_head`` is the type of the draft's copy of the output head,
     ``frontend`` is ``python`` or ``rust``. ``load_s`` is the time that the weights took,
-    ``init_s`` that of profiling, cache, compilation and warm-up after them. ``settings`` are others
-    that the log reports, by the names of the spec.
+    ``init_s`` that of profiling, cache, compilation and warm-up after them; ``compile_s`` and
+    ``graphs_s`` are parts of it. ``core_s`` is the time from the engine core's first line until the
+    server listens, without the spawning of workers. ``settings`` are others that the log reports,
+    by the names of the spec.
     """
 
     version: str | None = None
@@ -94,6 +96,9 @@ class EngineFacts:
     draft_head: str | None = None
     load_s: float | None = None
     init_s: float | None = None
+    compile_s: float | None = None
+    graphs_s: float | None = None
+    core_s: float | None = None
     settings: tuple[tuple[str, str], ...] = ()
 
 

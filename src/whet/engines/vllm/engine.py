@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import starmap
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from whet.core.errors import EngineStartError
 from whet.core.flags import CPU_KV_ENV, parse_json, rust_frontend
-from whet.core.protocols import Server
+from whet.core.protocols import Engine, Server
 from whet.core.provenance import Device, cpu_dtype, find_device
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
 from whet.core.spec import EngineSpec
@@ -26,8 +26,10 @@ from whet.engines.command import (
     shell_line,
 )
 from whet.engines.compatibility import Installed, PlannedMachine, compatibility_rows
-from whet.engines.launch import serve_process
+from whet.engines.fork_starts import fork_parent
+from whet.engines.launch import environment, serve_process
 from whet.engines.machine import COMPILERS, without_avx512
+from whet.engines.process import Fork
 from whet.engines.vllm import int4_cpu
 from whet.engines.vllm.flags import adapter_word, by_hub_id, flag_words
 from whet.engines.vllm.layout import SHARED_FOLDER, serve_layout
@@ -53,6 +55,12 @@ _TRANSFER: Final[Mapping[str, Any]] = {
     },
 }
 """A request says by itself which side it is for, so both sides are started alike."""
+_IMPORTED: Final = (_MODULE, "vllm.entrypoints.launchers.api_server.entry")
+"""What a server's first process imports; the second is where 0.30 and later have most of it."""
+_READ_LATE: Final = (CPU_KV_ENV, "VLLM_DISABLED_KERNELS", "VLLM_USE_RUST_FRONTEND")
+"""Variables that vLLM reads when it uses them, not when it is imported."""
+_FASTER_ON_CPU: Final = {"VLLM_USE_AOT_COMPILE": "0"}
+"""The artefact does not load on a CPU and is compiled at every start; the older cache works."""
 _AMBIENT_NAMES: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_PRELOAD")
 
 
@@ -95,10 +103,12 @@ class VllmEngine:
         self,
         find: Callable[[str], Installed | None] = find_installed,
         planned: PlannedMachine | None = None,
+        fork: Fork | None = None,
     ) -> None:
         """``find`` returns what a Python has installed; ``planned`` is another machine."""
         self._find = find
         self._planned = planned
+        self._fork = fork
 
     def version(self, spec: EngineSpec) -> str:
         """The installed version; ``EngineStartError`` with the fix if vLLM is not installed."""
@@ -138,7 +148,21 @@ class VllmEngine:
         """Start it, wait for the canary, reap the whole tree whatever happens."""
         if resolved.variant.layout is not None:
             return serve_layout(resolved, log=log, stop=stop)
-        return serve_process(resolved, log=log, stop=stop)
+        return serve_process(resolved, log=log, stop=stop, fork=self._fork)
+
+    @contextmanager
+    def warm(self, resolved: ResolvedEngine, *, log: Path) -> Iterator[Engine]:
+        """Yield this engine for a search: servers with the environment of ``resolved`` fork."""
+        faster = _FASTER_ON_CPU if resolved.device == "cpu" else {}
+        with fork_parent(
+            _IMPORTED,
+            python=resolved.argv[0],
+            env=environment(resolved),
+            faster=faster,
+            late=_READ_LATE,
+            log=log,
+        ) as parent:
+            yield VllmEngine(self._find, self._planned, parent.fork)
 
     def _device(self) -> Device:
         return find_device() if self._planned is None else self._planned.device

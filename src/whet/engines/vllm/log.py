@@ -8,9 +8,8 @@ from math import prod
 
 from whet.core.records.evidence import EngineFacts
 from whet.engines.vllm.signals import NOTICES, PATTERNS
+from whet.engines.vllm.start_times import START_LINE, read_start_times
 
-START_LINE = "Initializing a V1 LLM engine (v"
-"""Of the engine's line of configuration."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
     r"^(?P<who>\([^)]*pid=\d+\))?\s*"
@@ -20,8 +19,6 @@ _API_SERVER = re.compile(r"\(ApiServer_(\d+) ")
 _FRONTENDS = (("rust", "(RustFrontend "), ("python", "(APIServer "), ("python", "(ApiServer_"))
 _MODE = re.compile(r"Performance mode set to '(\w+)'")
 _DRAFT_HEAD = re.compile(r"Quantized an? (\w+) copy of the lm_head")
-_LOAD_S = re.compile(r"Model loading took [\d.]+ GiB memory and ([\d.]+) seconds")
-_INIT_S = re.compile(r"init engine \(.*\) took ([\d.]+) s")
 _VERSION = re.compile(re.escape(START_LINE) + r"([^)]+)\)")
 _KERNEL = re.compile(r"(?:Using|Selected) (\w+Kernel) for ([\w-]+)")
 _EXPERT_KERNEL = re.compile(
@@ -104,9 +101,8 @@ def read_log(log: str) -> EngineFacts:
         frontend=_frontend({who for who, _ in lines}),
         performance_mode=_first(_MODE, texts),
         draft_head=_first(_DRAFT_HEAD, texts),
-        load_s=_float(_first(_LOAD_S, texts)),
-        init_s=_float(_first(_INIT_S, texts)),
         settings=tuple(_settings(texts)),
+        **read_start_times(_ANSI.sub("", log)),
     )
 
 

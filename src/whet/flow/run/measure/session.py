@@ -15,9 +15,8 @@ from whet.core.records.evidence import TrialNotices
 from whet.core.records.load import TrialRecord
 from whet.core.records.summary import CellSummary
 from whet.core.run import Run
-from whet.core.starts import store_start
+from whet.core.starts import start_text, store_start
 from whet.core.store import RunStore
-from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.engines.starved import watched
 from whet.engines.together import Start, serve_together
@@ -184,8 +183,7 @@ def take_over(
     """Record one of ``together`` servers that came up; raise why it did not."""
     if isinstance(outcome, EngineStartError):
         raise outcome
-    _store_start(recorder.store, outcome, pending)
-    ready = human_duration(outcome.start.ready_s)
+    ready = _store_start(recorder.store, outcome, pending)
     crowd = f"{pending.name} ready in {ready}, one of {together} that came up together"
     recorder.observer.note(crowd if together > 1 else f"ready in {ready}")
     return outcome
@@ -201,12 +199,13 @@ def _serve(recorder: Recorder, engines: Engines, pending: PendingWork) -> Iterat
         yield take_over(recorder, server, pending, 1)
 
 
-def _store_start(store: RunStore, server: Server, pending: PendingWork) -> None:
-    """Store the start; its number is that of the ``pending`` work."""
+def _store_start(store: RunStore, server: Server, pending: PendingWork) -> str:
+    """Store the start, its number is that of the ``pending`` work; return what it took."""
     profile = get_profile(pending.resolved.engine)
     facts = profile.read_log(server.log_text())
     declared = profile.read_declared(server.base_url)
     pending.start = store_start(store, pending.name, server.start, (facts, declared))
+    return start_text(server.start, facts)
 
 
 def measure_load(

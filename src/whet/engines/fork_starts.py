@@ -1,0 +1,170 @@
+"""Servers forked from a process that has imported the engine once.
+
+Imports take most of a start whose compile cache is warm. A forked server has the flags and the log
+of one that is started plainly; what cannot be forked is started plainly.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from whet.core.protocols import Engine
+from whet.core.records.engine import ResolvedEngine
+from whet.engines.process import EngineProcess
+
+_PROGRAM: Final = Path(__file__).with_name("fork_parent.py")
+_IMPORT_S: Final = 180.0
+_ANSWER_S: Final = 10.0
+_POLL_S: Final = 0.1
+_KILLED: Final = 137
+
+
+class ForkedGuardian:
+    """A guardian that was forked by the parent; the other kind is a ``Popen``."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """``connection`` is the one that asked for it. ``OSError`` if the parent has ended."""
+        self._connection = connection
+        with connection.makefile("r") as file:
+            answer = file.readline()
+        if not answer.endswith("\n"):
+            raise ConnectionError("the parent has ended")
+        connection.settimeout(None)
+        self._process = psutil.Process(int(answer))
+
+    @property
+    def pid(self) -> int:
+        """Of the guardian."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The engine's exit code, 137 where the guardian was killed; None while it runs."""
+        try:
+            code = self._connection.recv(16, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        return int(code or _KILLED)
+
+    def wait(self, timeout: float) -> int:
+        """The exit code; ``TimeoutExpired`` after ``timeout`` seconds."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        poll.poll(1000 * timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired("guardian", timeout)
+        return code
+
+    def kill(self) -> None:
+        """End the guardian, and its engine with it."""
+        with suppress(psutil.NoSuchProcess):
+            self._process.kill()
+
+    def close_lifeline(self) -> None:
+        """Let it end the engine: it does the same when this process dies."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+
+
+class ForkParent:
+    """A process that forks servers of one Python and one environment."""
+
+    def __init__(
+        self, process: EngineProcess, path: Path, env: Mapping[str, str], late: Sequence[str]
+    ) -> None:
+        """``path`` is its socket; variables of ``late`` are read after the imports."""
+        self._process, self._path = process, path
+        self._env, self._late = env, late
+        self._python = process.argv[0]
+
+    def fork(
+        self, argv: Sequence[str], *, env: Mapping[str, str], log: Path, grace_s: float
+    ) -> ForkedGuardian | None:
+        """Fork a server; None where it must be started plainly, with the reason in the log."""
+        start = {
+            "argv": argv[2:],
+            "env": {name: env.get(name) for name in self._late},
+            "log": str(log),
+            "grace_s": grace_s,
+        }
+        try:
+            self._check(argv, env)
+            connection = self._connect()
+            connection.sendall(f"{json.dumps(start)}\n".encode())
+            return ForkedGuardian(connection)
+        except (OSError, ValueError, psutil.Error) as error:
+            with suppress(OSError), self._process.log.open("a") as file:
+                file.write(f"{log.stem} is started plainly: {error}\n")
+            return None
+
+    def _check(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        if [*argv[:2]] != [self._python, "-m"]:
+            raise ValueError("it is another program")
+        names = {name for name, _ in self._env.items() ^ env.items()} - {*self._late}
+        if names:
+            raise ValueError(f"imports may read {', '.join(sorted(names))}, which differs")
+
+    def _connect(self) -> socket.socket:
+        """Connect once the imports are done. ``OSError`` where they failed."""
+        deadline = time.monotonic() + _IMPORT_S
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(_ANSWER_S)
+            try:
+                connection.connect(str(self._path))
+            except OSError:
+                connection.close()
+                if self._process.exit_code() is not None or time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
+            else:
+                return connection
+
+
+@contextmanager
+def fork_parent(
+    modules: Sequence[str],
+    *,
+    python: str,
+    env: Mapping[str, str],
+    faster: Mapping[str, str],
+    late: Sequence[str],
+    log: Path,
+) -> Iterator[ForkParent]:
+    """Import ``modules`` with ``python`` in the background; end what was forked with the parent.
+
+    ``faster`` are variables that forked servers have beyond ``env``.
+    """
+    with tempfile.TemporaryDirectory(prefix="whet-") as folder:
+        path = Path(folder) / "fork"
+        argv = [python, "-P", str(_PROGRAM), str(path), *modules]
+        process = EngineProcess(argv, env={**faster, **env}, log=log)
+        try:
+            yield ForkParent(process, path, env, late)
+        finally:
+            process.stop()
+
+
+def warm_engine(
+    engine: Engine, resolved: ResolvedEngine, *, log: Path
+) -> AbstractContextManager[Engine]:
+    """The engine, with forked starts where it has them; for a search, not for what is deployed.
+
+    ``resolved`` is any of the servers that will be started: those with its Python and environment
+    are forked. ``log`` holds why others are not. The guardian of a forked server needs Linux.
+    """
+    warm: Callable[..., AbstractContextManager[Engine]] | None = getattr(engine, "warm", None)
+    if warm is None or sys.platform != "linux":
+        return nullcontext(engine)
+    return warm(resolved, log=log)
