@@ -175,7 +175,11 @@ def bad(text: str) -> str:
         ("vllm serve $MODEL --seed 1", "a shell variable in model ('$MODEL')"),
         ("vllm serve o/m --max-model-len $LEN", "a shell variable in max_model_len"),
         ("vllm serve a/b; vllm serve c/d", "starts 2 vLLM servers"),
-        ("./nowhere.sh", "no file at nowhere.sh"),
+        ("vllm serve o/m -cc.a 1 -cc.a.b 2", "gives compilation_config.a a value and keys"),
+        ("vllm serve o/m --speculative-config " + "[" * 9000, "cannot be read"),
+        ("~nobody -x", "starts no vLLM server"),
+        ("a" * 9000, "no file at aaa"),
+        ("./nowhere.sh", "no file at ./nowhere.sh"),
         ("vllm serve " + "a" * (1 << 20) + " b", "longer than 1 MiB"),
     ],
 )

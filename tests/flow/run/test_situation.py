@@ -22,15 +22,17 @@ from tests.checkpoint_factory import (
 )
 from tests.cli.test_check_device import SEVEN_B
 from tests.cli.test_init_from_log import write_log
+from tests.flow.stage import FakeEngine, install, recorder, tiny_spec
 from tests.model_hub import Model, ModelHub, model_hub
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.spec import EngineSpec, parse_spec
+from whet.core.store import RunStore
 from whet.engines.vllm import VllmEngine
-from whet.flow.run.check.check import plan_machine
+from whet.flow.run.check.check import plan_machine, prepare
 from whet.flow.run.check.checkpoints import Checkpoints
 from whet.flow.run.check.facts import find_facts
 from whet.flow.run.check.resolve import resolve
-from whet.flow.run.check.situation import find_situation
+from whet.flow.run.check.situation import find_situation, prepare_search
 from whet.flow.run.situation import Head, Situation
 
 BASE = "meta-llama/Llama-3.1-8B-Instruct"
@@ -219,3 +221,27 @@ def test_named_checkpoints_are_quantized_weights_of_the_target(tmp_path: Path) -
         look(tmp_path, search={"checkpoints": ["./plain"]})
     with pytest.raises(UsageError, match="layers is 2 in the target and 32 in the checkpoint"):
         look(tmp_path, search={"checkpoints": ["./large"]})
+
+
+def test_heads_that_fit_are_downloaded_before_the_search(
+    tmp_path: Path, hub: ModelHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.models["owner/head"] = Model(write_head(tmp_path / "hub" / "named"))
+    hub.models[LISTED] = Model(write_head(tmp_path / "hub" / "listed", hidden_size=64))
+    engine = FakeEngine()
+    install(engine, monkeypatch)
+    spec = tiny_spec(tmp_path, search={"heads": ["owner/head"]}, load={"concurrency": [1]})
+    write_tiny_llama(tmp_path / "target", _name_or_path=BASE)
+    with RunStore.open(tmp_path / "run") as store:
+        plan = prepare(spec, recorder(store), engine, skip_infeasible=False)
+        assert hub.sent["model.safetensors"] == 0
+        facts, situation = prepare_search(plan, recorder(store))
+    by_ref = {head.ref: head.problem for head in situation.heads}
+    assert by_ref["owner/head"] is None
+    assert "hidden states of 64" in (by_ref[LISTED] or "")
+    weights = facts.folders["owner/head"] / "model.safetensors"
+    assert (
+        weights.stat().st_size == (tmp_path / "hub" / "named" / "model.safetensors").stat().st_size
+    )
+    assert LISTED not in facts.folders
+    assert "rtn" in situation.recipes

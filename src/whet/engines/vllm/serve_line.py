@@ -74,6 +74,10 @@ class _Flags:
             whole = inside
             for key in keys[:-1]:
                 inside = inside.setdefault(key, {})
+                if not isinstance(inside, dict):
+                    raise UsageError(
+                        f"the present command gives {base}.{key} a value and keys", fix="drop one"
+                    )
             inside[keys[-1]] = parse_json(value) or value
             self.values[base] = json.dumps(whole)
         else:

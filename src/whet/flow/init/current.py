@@ -26,7 +26,6 @@ from whet.flow.run.check.checkpoints import Checkpoints
 from whet.predict.feasibility import copy_difference
 
 _MOST_BYTES: Final = 1 << 20
-_LONGEST_PATH: Final = 4096
 _DEEPEST: Final = 30
 _MODULES: Final = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
 _CONTAINERS: Final = ("docker", "podman", "nerdctl")
@@ -71,6 +70,7 @@ def read_current(text: str) -> PresentCommand:
     text, is_yaml = _content(text)
     try:
         matches = list(_services(text) if is_yaml else _lines(text))
+        serves = [read_serve_words(match.words) for match in matches]
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
         raise UsageError(f"the present command cannot be read ({reason})", fix=_FIX) from error
@@ -80,8 +80,7 @@ def read_current(text: str) -> PresentCommand:
         raise UsageError(
             f"the present command starts {len(matches)} vLLM servers", fix="give one of them"
         )
-    serve = read_serve_words(matches[0].words)
-    given = matches[0].env
+    serve, given = serves[0], matches[0].env
     env = {
         name: value
         for name, value in public_env(given).items()
@@ -107,8 +106,9 @@ def current_variant(
         if serve.speculation is not None:
             own = dict(serve.speculation)
             if "draft" in own:
-                head = read_head(checkpoints.find(str(own["draft"])))
-                own = {"method": head.method, **own, "draft": shown_model(own["draft"], folder)}
+                draft = str(own["draft"])
+                method = read_head(checkpoints.find(draft)).method
+                own = {"method": method, **own, "draft": shown_model(draft, folder)}
             variant["speculation"] = own
     variant["prefix_cache"] = serve.prefix_cache
     return variant | {key: dict(value) for key, value in _settings(present) if value}
@@ -148,11 +148,13 @@ def _content(text: str) -> tuple[str, bool]:
     """(the command's text or the file's, whether it is YAML)."""
     if len(text) > _MOST_BYTES:
         raise UsageError("the present command is longer than 1 MiB", fix=_FIX)
-    path = Path(text[:_LONGEST_PATH]).expanduser()
-    if text.split() != [text] and not (len(text) < _LONGEST_PATH and path.is_file()):
-        return text, False
-    if not path.is_file():
-        raise UsageError(f"--current: no file at {path}", fix="correct the path, or give the line")
+    path = Path(os.path.expanduser(text))
+    if not os.path.isfile(path):  # False too for a text that is too long for a path
+        if text.split() != [text]:
+            return text, False
+        raise UsageError(
+            f"--current: no file at {text[:200]}", fix="correct the path, or give the line"
+        )
     if path.stat().st_size > _MOST_BYTES:
         raise UsageError(f"{path} is larger than 1 MiB", fix=_FIX)
     try:

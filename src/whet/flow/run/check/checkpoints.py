@@ -70,7 +70,7 @@ class Checkpoints:
             return folder
         checkpoint = read_repository(ref, folder)
         hollow = snapshot_path(self.scratch, checkpoint.snapshot)
-        if hollow not in self.missing:
+        if not hollow.exists():
             write_hollow(checkpoint, hollow)
             self.missing[hollow] = checkpoint
         return hollow
