@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from whet.core.load import Load
@@ -105,20 +106,25 @@ def next_wave(
     good = [each for _, each in ranked if each.promise >= _WORTH_A_START]
     chosen = [candidate for option, candidate in ranked if option.first]
     chosen += _rescues(situation, base, history, spec)
-    if _is_opening(history):
-        chosen += _opening(situation, base, pool, history, spec)
-    elif good:
-        chosen += (good[0], *_then(situation, good[0], base, history, spec))
+    opening = _is_opening(history)
+    chosen += _opening(situation, base, pool, history, spec) if opening else ()
     chosen += good
     chosen += _undone(base, history, situation)
     chosen += _long_shots(situation, base, history, spec, ended)
     known = {key_of(each.value) for each in history}
+
+    def fits(candidate: Candidate) -> bool:
+        move = _BY_NAME.get(candidate.move)
+        new = key_of(candidate.value) not in known and refuse(candidate.value) is None
+        return new and (move is None or move.family not in ended)
+
+    chosen = list(filter(fits, chosen))
+    if chosen and not opening and chosen[0].move in _BY_NAME:
+        further = filter(fits, _then(situation, chosen[0], base, history, spec))
+        chosen[1:1] = islice(further, 1)
     unique: dict[str, Candidate] = {}
     for each in chosen:
-        move = _BY_NAME.get(each.move)
-        fits = (move is None or move.family not in ended) and refuse(each.value) is None
-        if fits and key_of(each.value) not in known:
-            unique.setdefault(key_of(each.value), each)
+        unique.setdefault(key_of(each.value), each)
     return list(unique.values())[:width], left_out
 
 
@@ -220,7 +226,7 @@ def _opening(
             found += (alone, pair) if pair else (alone,)
             if weights.move.family != _FOUR_BITS:
                 yield from found
-                yield from _then(situation, found[-1], base, history, spec)
+                yield from islice(_then(situation, found[-1], base, history, spec), 1)
                 return
         elif pair is not None:
             found.append(replace(pair, move=weights.move.name, base=found[-1].name, why=alone.why))
@@ -250,7 +256,7 @@ def _then(
     history: Sequence[Outcome],
     spec: SearchSpec,
 ) -> Iterator[Candidate]:
-    """Yield ``first`` with the move that promises most on top of it: two changes in one wave."""
+    """Yield ``first`` with one move more, most promising first: two changes in one wave."""
     single = replace(base, name=first.name, value=first.value)
     family = _BY_NAME[first.move].family
     further = [
@@ -258,9 +264,9 @@ def _then(
         for option in options(situation, first.value, spec)
         if option.value is not None and option.move.family not in (family, _DRAFTS)
     ]
-    promise, option = max(further, key=lambda each: each[0], default=(0.0, None))
-    if option is not None and promise >= _WORTH_A_START:
-        yield _candidate(option, single, promise * first.promise, situation)
+    for promise, option in sorted(further, key=lambda each: -each[0]):
+        if promise >= _WORTH_A_START:
+            yield _candidate(option, single, promise * first.promise, situation)
 
 
 def _rescues(
