@@ -26,6 +26,9 @@ from whet.demo import pair_paths
 USAGE, CHECKPOINT = UsageError.exit_code, CheckpointError.exit_code
 INFEASIBLE, STORAGE = InfeasibleError.exit_code, StorageError.exit_code
 
+BEFORE_ANYTHING = {".lock", "progress.jsonl", "spec.yaml"}
+"""Files of a run that preflight refuses."""
+
 
 def test_a_library_that_comes_with_the_engine(
     whet: Whet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -205,7 +208,7 @@ def test_a_corrected_path_is_not_held_against_the_refused_run(
     write_whole_spec(tmp_path, model={"target": "./nowhere"})
     whet("run").sentence(CHECKPOINT)
     left = {path.name for path in (tmp_path / "runs" / "tiny").iterdir()}
-    assert left <= {".lock", "spec.yaml"}
+    assert left <= BEFORE_ANYTHING
     write_whole_spec(tmp_path, load={"concurrency": [1], "trials": 1, "min_requests": 1})
     assert whet("run").code == NothingQualifiesError.exit_code
     assert scripted.started
@@ -244,7 +247,7 @@ def test_a_draft_with_one_token_renamed(whet: Whet, pair: Path) -> None:
     said = whet("run")
     assert said.code == INFEASIBLE
     assert "the id of token '<|end|>' is 1 in the target and missing in the draft" in said.err
-    assert {path.name for path in (pair / "runs" / "run").iterdir()} <= {".lock", "spec.yaml"}
+    assert {path.name for path in (pair / "runs" / "run").iterdir()} <= BEFORE_ANYTHING
 
 
 def test_a_variant_that_cannot_fit(whet: Whet, pair: Path) -> None:
