@@ -65,12 +65,11 @@ def module(resolved: ResolvedEngine) -> ResolvedEngine:
 
 
 @contextmanager
-def parent(resolved: ResolvedEngine, folder: Path, **faster: str) -> Iterator[ForkParent]:
+def parent(resolved: ResolvedEngine, folder: Path) -> Iterator[ForkParent]:
     with fork_parent(
         ["fake_engine", "heavy", "of_another_version"],
         python=resolved.argv[0],
         env=environment(resolved),
-        faster=faster,
         late=["FAKE_TOKEN"],
         log=folder / "parent.log",
     ) as up:

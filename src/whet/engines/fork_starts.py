@@ -138,18 +138,14 @@ def fork_parent(
     *,
     python: str,
     env: Mapping[str, str],
-    faster: Mapping[str, str],
     late: Sequence[str],
     log: Path,
 ) -> Iterator[ForkParent]:
-    """Import ``modules`` with ``python`` in the background; end what was forked with the parent.
-
-    ``faster`` are variables that forked servers have beyond ``env``.
-    """
+    """Import ``modules`` with ``python`` in the background; end what was forked with the parent."""
     with tempfile.TemporaryDirectory(prefix="whet-") as folder:
         path = Path(folder) / "fork"
         argv = [python, "-P", str(_PROGRAM), str(path), *modules]
-        process = EngineProcess(argv, env={**faster, **env}, log=log)
+        process = EngineProcess(argv, env=env, log=log)
         try:
             yield ForkParent(process, path, env, late)
         finally:

@@ -335,7 +335,7 @@ def group_memory_warnings(
     for group in groups:
         members = [plans.get(name) for name in group]
         known = [plan for plan in members if plan is not None]
-        needed = sum(_taken(plan) for plan in known)
+        needed = sum(plan.fixed_bytes + plan.kv_pool_bytes for plan in known)
         if len(known) == len(group) and needed > there:
             yield (
                 f"{', '.join(group)}: they come up together (load.together) and need about "
@@ -343,8 +343,3 @@ def group_memory_warnings(
                 "give each a KV cache of its own size (kv_cache_memory_bytes, "
                 "VLLM_CPU_KVCACHE_SPACE on a CPU)"
             )
-
-
-def _taken(plan: MemoryPlan) -> int:
-    fixed = plan.weight_bytes + (plan.draft_weight_bytes or 0) + plan.activation_bytes
-    return fixed + plan.kv_pool_bytes

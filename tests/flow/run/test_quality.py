@@ -12,6 +12,7 @@ import pytest
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.core.records.evidence import EngineFacts
 from whet.core.records.quality import QualityRecord
+from whet.core.spec import SearchSpec
 from whet.core.store import RunStore
 from whet.flow.run.measure.quality import KIND, PLAIN, _checks, _scoring_defect, weights_key
 from whet.flow.run.plan import Plan
@@ -21,7 +22,7 @@ from whet.quality.two_sample import Samples, Sampling
 
 DRAFT = Speculation(method="draft_model", num_tokens=3, draft_path="/draft")
 
-SHOWN = SimpleNamespace(is_private=False)
+SHOWN = SimpleNamespace(is_private=False, search=None)
 
 
 def resolved(
@@ -62,8 +63,10 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
         yield opened
 
 
-def checks_of(store: RunStore, every: tuple[ResolvedEngine, ...], name: str) -> Any:
-    plan = cast(Plan, SimpleNamespace(resolved=every, spec=SHOWN))
+def checks_of(
+    store: RunStore, every: tuple[ResolvedEngine, ...], name: str, spec: Any = SHOWN
+) -> Any:
+    plan = cast(Plan, SimpleNamespace(resolved=every, spec=spec))
     return _checks(plan, store, next(each for each in every if each.variant.name == name))
 
 
@@ -83,6 +86,13 @@ def test_speculation_is_held_to_the_plain_server_of_the_same_weights(store: RunS
         False,
     )
     assert checks_of(store, every, "fp16").same_weights_reference is None
+
+
+def test_a_search_asks_the_plain_server_before_any_variant_speculates(store: RunStore) -> None:
+    every = (resolved("default"), resolved("more"), resolved("awq", path="/awq"))
+    spec = SimpleNamespace(is_private=False, search=SearchSpec())
+    asked = [checks_of(store, every, each.variant.name, spec).is_plain for each in every]
+    assert asked == [True, False, True], "the first of each weights"
 
 
 def test_the_first_that_was_measured_is_the_twin(store: RunStore) -> None:

@@ -57,6 +57,11 @@ class MemoryPlan:
     reason: str | None
     kv_request_bytes: int = 0
 
+    @property
+    def fixed_bytes(self) -> int:
+        """Everything but the KV cache."""
+        return self.weight_bytes + (self.draft_weight_bytes or 0) + self.activation_bytes
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:

@@ -59,8 +59,6 @@ _IMPORTED: Final = (_MODULE, "vllm.entrypoints.launchers.api_server.entry")
 """What a server's first process imports; the second is where 0.30 and later have most of it."""
 _READ_LATE: Final = (CPU_KV_ENV, "VLLM_DISABLED_KERNELS", "VLLM_USE_RUST_FRONTEND")
 """Variables that vLLM reads when it uses them, not when it is imported."""
-_FASTER_ON_CPU: Final = {"VLLM_USE_AOT_COMPILE": "0"}
-"""The artefact does not load on a CPU and is compiled at every start; the older cache works."""
 _AMBIENT_NAMES: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_PRELOAD")
 
 
@@ -153,15 +151,8 @@ class VllmEngine:
     @contextmanager
     def warm(self, resolved: ResolvedEngine, *, log: Path) -> Iterator[Engine]:
         """Yield this engine for a search: servers with the environment of ``resolved`` fork."""
-        faster = _FASTER_ON_CPU if resolved.device == "cpu" else {}
-        with fork_parent(
-            _IMPORTED,
-            python=resolved.argv[0],
-            env=environment(resolved),
-            faster=faster,
-            late=_READ_LATE,
-            log=log,
-        ) as parent:
+        python, env = resolved.argv[0], environment(resolved)
+        with fork_parent(_IMPORTED, python=python, env=env, late=_READ_LATE, log=log) as parent:
             yield VllmEngine(self._find, self._planned, parent.fork)
 
     def _device(self) -> Device:

@@ -90,7 +90,7 @@ def need_of(plan: Plan, store: RunStore, resolved: ResolvedEngine, points: Seque
         )
     except CheckpointError:
         return _ALONE  # its start says what is wrong
-    fixed = memory.weight_bytes + (memory.draft_weight_bytes or 0) + memory.activation_bytes
+    fixed = memory.fixed_bytes
     if settings.kv_pool_bytes is not None:
         return Need(total=fixed + settings.kv_pool_bytes)
     pool = math.ceil(_MARGIN * (memory.required_bytes - fixed))
