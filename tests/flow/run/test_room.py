@@ -14,13 +14,13 @@ from tests.predict.builders import gpu, model
 from whet.core.load import Load
 from whet.core.protocols import Silent
 from whet.core.records.engine import ResolvedEngine
-from whet.core.records.load import WorkloadFacts
 from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
 from whet.core.units import GIB
 from whet.flow.run.measure.room import as_started, free_bytes, most_at_once, need_of
 from whet.flow.run.measure.waves import open_waves
 from whet.flow.run.plan import Plan, Recorder
+from whet.flow.run.traffic.workload import tokens_in_flight
 
 CARD = gpu(80, name="H100 SXM")
 LLAMA = model()
@@ -35,13 +35,14 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 
 def plan_of(store: RunStore, folder: Path, args: dict[str, Any] | None = None) -> Plan:
-    """Two variants of a 7B shape on an H100: requests of at most 416 tokens, 32 in flight."""
+    """Two variants of a 7B shape on an H100, 32 requests in flight."""
     engine = {"name": "fake", "args": {"max_model_len": 512}}
     load = {"concurrency": [1, 32], "trials": 1, "order": "blocks"}
     spec = tiny_spec(
         folder, engine=engine, load=load, variants={"fp16": {}, "other": {"args": args or {}}}
     )
-    return replace(prepared(spec, store), device=CARD, target=LLAMA)
+    plan = prepared(spec, store)
+    return replace(plan, device=CARD, target=replace(LLAMA, path=plan.target.path))
 
 
 def other(plan: Plan) -> ResolvedEngine:
@@ -52,34 +53,22 @@ def test_a_pool_holds_the_largest_load_with_a_margin(store: RunStore, tmp_path: 
     plan = plan_of(store, tmp_path)
     need = need_of(plan, store, other(plan), AT_32)
     assert need.pool is not None
-    assert need.pool == pytest.approx(1.25 * 32 * 416 * 524_288, rel=0.15)
+    tokens = tokens_in_flight(plan, store, other(plan).variant, AT_32[-1])
+    assert need.pool == pytest.approx(1.25 * tokens * 524_288, rel=0.15)
     assert need.total > need.pool + LLAMA.weight_bytes + GIB, "activations and a context, too"
     small = need_of(plan, store, other(plan), AT_32[:1])
     assert small.pool is not None
     assert small.pool >= 512 * 524_288, "the engine refuses less than its longest request"
 
 
-def test_lengths_that_were_sent_make_the_pool_smaller(store: RunStore, tmp_path: Path) -> None:
+def test_what_requests_share_takes_memory_once(store: RunStore, tmp_path: Path) -> None:
     plan = plan_of(store, tmp_path)
-    before = need_of(plan, store, other(plan), AT_32).pool
-    facts = WorkloadFacts(
-        sha256="s",
-        requests=320,
-        shared_prefix_share=0.0,
-        long_system_share=0.0,
-        shared_prefixes=0,
-        input_tokens_mean=80.0,
-        output_tokens_mean=20.0,
-        input_output_ratio=4.0,
-        block_size=16,
-        expected_hit_rate=0.0,
-        seed=0,
+    plain = replace(other(plan).variant, engine_args=(("block_size", 1),))
+    whole, shared = (
+        tokens_in_flight(plan, store, replace(plain, prefix_cache=cache), AT_32[-1])
+        for cache in (False, True)
     )
-    store.put("workloads", "b032-t0", facts)
-    after = need_of(plan, store, other(plan), AT_32).pool
-    assert before is not None
-    assert after is not None
-    assert 32 * 100 * 524_288 < after < before / 2
+    assert whole / 3 < shared < 0.95 * whole
 
 
 def test_the_start_gets_the_pool_and_the_stored_variant_stays_as_deployed(

@@ -10,15 +10,15 @@ from typing import Final
 import psutil
 
 from whet.core.errors import CheckpointError
-from whet.core.load import Load, workload_key
-from whet.core.records.engine import ResolvedEngine
-from whet.core.records.load import WorkloadFacts
+from whet.core.load import Load
+from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.records.model import ModelFacts
 from whet.core.store import RunStore
 from whet.core.units import GIB
 from whet.engines import get_profile
 from whet.engines.memory import used_device_bytes
 from whet.flow.run.plan import Engines, Plan
+from whet.flow.run.traffic.workload import tokens_in_flight
 from whet.load.workers import cores
 from whet.predict import Demand, longest_request, plan_variant
 from whet.predict.settings import DEFAULT_UTILIZATION, Settings, read_settings
@@ -86,7 +86,7 @@ def need_of(plan: Plan, store: RunStore, resolved: ResolvedEngine, points: Seque
             draft=store.get("models", "draft", ModelFacts),
             device=plan.device,
             spec=plan.spec,
-            demand=_demand(plan, store, points, settings),
+            demand=_demand(plan, store, points, settings, variant),
         )
     except CheckpointError:
         return _ALONE  # its start says what is wrong
@@ -102,18 +102,22 @@ def need_of(plan: Plan, store: RunStore, resolved: ResolvedEngine, points: Seque
     return Need(total=fixed + pool, pool=pool)
 
 
-def _demand(plan: Plan, store: RunStore, points: Sequence[Load], settings: Settings) -> Demand:
-    """Return the requests in flight, each as long as the longest, or three deviations more than
-    the mean over all of them: lengths vary by about their mean.
+def _demand(
+    plan: Plan, store: RunStore, points: Sequence[Load], settings: Settings, variant: Variant
+) -> Demand:
+    """Return the requests in flight with the tokens of each, as their sum is at the largest load.
+
+    At rates as many as run at once, each as long as the longest.
     """
-    closed = bool(points) and not any(point.is_open for point in points)
-    slots = max(point.slots for point in points) if closed else settings.max_seqs
+    if points and not any(point.is_open for point in points):
+        largest = max(points)
+        tokens = tokens_in_flight(plan, store, variant, largest)
+        each = math.ceil(tokens / largest.slots)
+        return Demand(max_batch=largest.slots, tokens_per_request=each)
     tokens = longest_request(plan.workload) or settings.max_model_len
-    sent = store.get("workloads", workload_key(max(points), 0), WorkloadFacts) if points else None
-    if sent is not None:
-        mean = sent.input_tokens_mean + sent.output_tokens_mean
-        tokens = min(tokens, math.ceil(mean * (1 + 3 / math.sqrt(slots))))
-    return Demand(max_batch=slots, tokens_per_request=min(tokens, settings.max_model_len))
+    return Demand(
+        max_batch=settings.max_seqs, tokens_per_request=min(tokens, settings.max_model_len)
+    )
 
 
 def as_started(

@@ -264,7 +264,7 @@ class Search:
                     "tried", each.name, replace(tried, standing=word, ratio=ratio)
                 )
                 cell = None if each.load is None else run.cell(each.name, each.load)
-                if cell is not None:
+                if cell is not None and word != "start":
                     self.recorder.observer.cell(cell, word)
 
     def _store(self, each: Candidate, loads: tuple[Load, ...]) -> None:

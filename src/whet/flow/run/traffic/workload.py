@@ -28,6 +28,7 @@ from whet.load import Draw, TrialPlan, build_warmup, build_workload
 from whet.load.arrivals import Arrivals, arrival_offsets_ns, logged_offsets_ns
 from whet.load.logged import build_logged
 from whet.load.plan import PlannedLoad, to_call
+from whet.load.sharing import cached_tokens
 from whet.load.sources.request import Target
 from whet.requests.sample import Part
 
@@ -87,6 +88,30 @@ def trial_plan(
         warmup_calls=_calls(sent.warmup_calls, sent.warmup, variant, trial),
         device=resolved.device,
     )
+
+
+def tokens_in_flight(plan: Plan, store: RunStore, variant: Variant, point: Load) -> int:
+    """Return the most tokens that requests in flight together hold in the KV cache.
+
+    Those of a closed loop at ``point``, prompts and answers; with a prefix cache what they share
+    counts once.
+    """
+    draw = Draw(
+        requests=plan.spec.load.requests(point),
+        load=point,
+        trial=0,
+        block_size=plan.block_size(variant),
+    )
+    sent = _requests(plan, draw, output_lengths(store), 0).workload.requests
+    most = 0
+    for at in range(0, max(1, len(sent) - point.slots + 1), max(1, point.slots)):
+        window = sent[at : at + point.slots]
+        prompts = [each.prompt_token_ids for each in window]
+        held = sum(len(each.prompt_token_ids) + each.max_tokens for each in window)
+        if variant.prefix_cache:
+            held -= sum(cached_tokens(prompts, block_size=draw.block_size))
+        most = max(most, held)
+    return most
 
 
 def _requests(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> PlannedLoad:
