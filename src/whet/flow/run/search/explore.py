@@ -20,7 +20,7 @@ from whet.core.spec import SIXTEEN_BIT, SearchSpec
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.outcomes import Outcome, find, incumbent
 from whet.flow.run.search.playbook import MOVES, Move, Option, options
-from whet.flow.run.search.values import key_of, name_of, neighbours
+from whet.flow.run.search.values import distinct_name, key_of, name_of, neighbours
 from whet.flow.run.situation import Situation
 
 _WORTH_A_START: Final = 1.005
@@ -102,15 +102,6 @@ def next_wave(
     }
     pool, left_out = _moves(situation, base, history, spec, ended)
     left_out += (_not(each, reason) for _, each in pool if (reason := refuse(_value(each))))
-    ranked = [(each[1], _candidate(each[1], base, each[0], situation)) for each in pool]
-    good = [each for _, each in ranked if each.promise >= _WORTH_A_START]
-    chosen = [candidate for option, candidate in ranked if option.first]
-    chosen += _rescues(situation, base, history, spec)
-    opening = _is_opening(history)
-    chosen += _opening(situation, base, pool, history, spec) if opening else ()
-    chosen += good
-    chosen += _undone(base, history, situation)
-    chosen += _long_shots(situation, base, history, spec, ended)
     known = {key_of(each.value) for each in history}
 
     def fits(candidate: Candidate) -> bool:
@@ -118,14 +109,43 @@ def next_wave(
         new = key_of(candidate.value) not in known and refuse(candidate.value) is None
         return new and (move is None or move.family not in ended)
 
-    chosen = list(filter(fits, chosen))
-    if chosen and not opening and chosen[0].move in _BY_NAME:
+    ordered = _ordered(situation, base, pool, history, spec)
+    chosen = list(filter(fits, ordered + _long_shots(situation, base, history, spec, ended)))
+    if chosen and not _is_opening(history) and chosen[0].move in _BY_NAME:
         further = filter(fits, _then(situation, chosen[0], base, history, spec))
         chosen[1:1] = islice(further, 1)
-    unique: dict[str, Candidate] = {}
-    for each in chosen:
-        unique.setdefault(key_of(each.value), each)
-    return list(unique.values())[:width], left_out
+    return _distinct(chosen, history)[:width], left_out
+
+
+def _ordered(
+    situation: Situation,
+    base: Outcome,
+    pool: Sequence[tuple[float, Option]],
+    history: Sequence[Outcome],
+    spec: SearchSpec,
+) -> list[Candidate]:
+    """Return what the spec asks for first, then rescues, the opening, moves, and undoing."""
+    ranked = [(each[1], _candidate(each[1], base, each[0], situation)) for each in pool]
+    chosen = [candidate for option, candidate in ranked if option.first]
+    chosen += _rescues(situation, base, history, spec)
+    if _is_opening(history):
+        chosen += _opening(situation, base, pool, history, spec)
+    chosen += (each for _, each in ranked if each.promise >= _WORTH_A_START)
+    return [*chosen, *_undone(base, history, situation)]
+
+
+def _distinct(candidates: Sequence[Candidate], history: Sequence[Outcome]) -> list[Candidate]:
+    """Return each configuration once, under a name that no other one has."""
+    taken = {each.name: key_of(each.value) for each in history}
+    found: dict[str, Candidate] = {}
+    renamed: dict[str, str] = {}
+    for each in candidates:
+        if (key := key_of(each.value)) not in found:
+            name = distinct_name(each.name, key, taken)
+            found[key] = replace(each, name=name, base=renamed.get(each.base, each.base))
+            taken[name] = key
+            renamed |= {each.name: name} if name != each.name else {}
+    return list(found.values())
 
 
 def _moves(
@@ -162,13 +182,18 @@ def _long_shots(
     spec: SearchSpec,
     ended: Collection[str],
 ) -> list[Candidate]:
-    """Return what is less likely to be cheaper than ``base``, from each that is close to it."""
+    """Return moves not tried with the same draft, from each configuration close to ``base``.
+
+    They are less likely to pay; one try of each bounds the search.
+    """
     found = []
+    tried = {(each.move, _draft(each.value)) for each in history}
     for each in history:
         if each.counts and each.usd and base.usd:
             behind = base.usd / each.usd
             for promise, option in _moves(situation, each, history, spec, ended)[0]:
-                if promise * behind >= _LONG_SHOT:
+                new = (option.move.name, _draft(_value(option))) not in tried
+                if new and promise * behind >= _LONG_SHOT:
                     found.append(_candidate(option, each, promise * behind, situation))
     return sorted(found, key=lambda each: -each.promise)
 
@@ -179,6 +204,11 @@ def _is_opening(history: Sequence[Outcome]) -> bool:
 
 def _not(option: Option, reason: str) -> Option:
     return Option(move=option.move, value=None, reason=reason, first=option.first)
+
+
+def _draft(value: Value) -> str | None:
+    own: Value = value.get("speculation", {})
+    return None if "draft" not in own else str(own["draft"])
 
 
 def _value(option: Option) -> Value:
