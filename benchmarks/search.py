@@ -103,9 +103,9 @@ class Session:
             for load in loads
             if load in cells and self.problem.meets(self.shown[each.name, load])
         }
-        seen = {load: self.shown[each.name, load] for load in loads if load in cells}
-        if seen:
-            lowest = min(seen.values(), key=lambda cell: cell.cost)
+        observed = {load: self.shown[each.name, load] for load in loads if load in cells}
+        if observed:
+            lowest = min(observed.values(), key=lambda cell: cell.cost)
             missed = frozenset(name[:4].upper() for name in self.problem.missed_by(lowest))
             each = replace(each, lowest_usd=lowest.cost, missed=missed)
         if not good:
@@ -231,7 +231,7 @@ WAYS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """What one way of searching found in one problem, over the seeds.
+    """What one way of searching result in one problem, over the seeds.
 
     Regrets are shares above the cheapest stored cell that meets the limits, infinite for a choice
     that misses one. ``versus_search`` says whether the product's search ``won`` (a lower median by
@@ -300,17 +300,17 @@ def main() -> None:
     parser.add_argument("--only", choices=("seen", "held-out"))
     parser.add_argument("--out", type=Path, default=FOLDER / "replay.csv")
     options = parser.parse_args()
-    found = [
+    result = [
         row
         for problem in problems()
         if options.only is None or problem.held_out == (options.only == "held-out")
         for minutes in MINUTES
         for row in rows(problem, minutes)
     ]
-    write_rows(found, options.out)
+    write_rows(result, options.out)
     for minutes in MINUTES:
         for how in WAYS:
-            same = [row for row in found if (row.minutes, row.how) == (minutes, how)]
+            same = [row for row in result if (row.minutes, row.how) == (minutes, how)]
             good = sum(row.regret_median <= GOOD for row in same)
             counts = Counter(row.versus_search for row in same)
             print(f"{minutes} min, {how}: {good} of {len(same)} within 3%", dict(counts))

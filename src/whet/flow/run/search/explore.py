@@ -137,15 +137,15 @@ def _ordered(
 def _distinct(candidates: Sequence[Candidate], history: Sequence[Outcome]) -> list[Candidate]:
     """Return each configuration once, under a name that no other one has."""
     taken = {each.name: key_of(each.value) for each in history}
-    found: dict[str, Candidate] = {}
+    result: dict[str, Candidate] = {}
     renamed: dict[str, str] = {}
     for each in candidates:
-        if (key := key_of(each.value)) not in found:
+        if (key := key_of(each.value)) not in result:
             name = distinct_name(each.name, key, taken)
-            found[key] = replace(each, name=name, base=renamed.get(each.base, each.base))
+            result[key] = replace(each, name=name, base=renamed.get(each.base, each.base))
             taken[name] = key
             renamed |= {each.name: name} if name != each.name else {}
-    return list(found.values())
+    return list(result.values())
 
 
 def _moves(
@@ -186,7 +186,7 @@ def _long_shots(
 
     They are less likely to pay; one try of each bounds the search.
     """
-    found = []
+    result = []
     tried = {(each.move, _draft(each.value)) for each in history}
     for each in history:
         if each.counts and each.usd and base.usd:
@@ -194,8 +194,8 @@ def _long_shots(
             for promise, option in _moves(situation, each, history, spec, ended)[0]:
                 new = (option.move.name, _draft(_value(option))) not in tried
                 if new and promise * behind >= _LONG_SHOT:
-                    found.append(_candidate(option, each, promise * behind, situation))
-    return sorted(found, key=lambda each: -each.promise)
+                    result.append(_candidate(option, each, promise * behind, situation))
+    return sorted(result, key=lambda each: -each.promise)
 
 
 def _is_opening(history: Sequence[Outcome]) -> bool:
@@ -248,19 +248,21 @@ def _opening(
                 both = drafts[0] * _promise(option, drafting, history)
             pairs[option.move.family] = (both, promise, option)
     ordered = sorted(pairs.values(), key=lambda each: (not each[2].first, -each[0]))[:2]
-    found: list[Candidate] = []
+    result: list[Candidate] = []
     for both, promise, weights in ordered:
         alone = _candidate(weights, base, promise, situation)
         pair = None if drafts is None else _with(drafts[1].move, alone, base, both, situation, spec)
-        if not found:
-            found += (alone, pair) if pair else (alone,)
+        if not result:
+            result += (alone, pair) if pair else (alone,)
             if weights.move.family != _FOUR_BITS:
-                yield from found
-                yield from islice(_then(situation, found[-1], base, history, spec), 1)
+                yield from result
+                yield from islice(_then(situation, result[-1], base, history, spec), 1)
                 return
         elif pair is not None:
-            found.append(replace(pair, move=weights.move.name, base=found[-1].name, why=alone.why))
-    yield from found
+            result.append(
+                replace(pair, move=weights.move.name, base=result[-1].name, why=alone.why)
+            )
+    yield from result
 
 
 def _with(
@@ -352,8 +354,8 @@ def _gain(move: Move, base: Outcome, history: Sequence[Outcome]) -> float:
     if move.family.endswith(_WEIGHTS):
         tokens *= 1 + base.value.get("speculation", {}).get("num_tokens", 0)
     expected = math.log(move.expected(tokens))
-    if seen := ratios(move, history):
-        expected = (1 - _TRUST) * expected + _TRUST * sum(map(math.log, seen)) / len(seen)
+    if observed := ratios(move, history):
+        expected = (1 - _TRUST) * expected + _TRUST * sum(map(math.log, observed)) / len(observed)
     return expected
 
 
@@ -371,15 +373,15 @@ def _replaced(move: Move, value: Value) -> Move | None:
 def ratios(move: Move, history: Sequence[Outcome]) -> list[float]:
     """Return cost without a move ÷ with it wherever it was measured on both sides."""
     by_name = {each.name: each for each in history}
-    found = []
+    result = []
     for each in history:
         base = by_name.get(each.base or "")
         if each.move != move.name or base is None or not (each.failed or base.usd):
             continue
         ratio = base.usd / each.usd if base.usd and each.usd else _FAILS if each.failed else _MISSES
         other = _replaced(move, base.value)
-        found.append(ratio * (1.0 if other is None else other.expected(base.in_flight)))
-    return found
+        result.append(ratio * (1.0 if other is None else other.expected(base.in_flight)))
+    return result
 
 
 def _undone(base: Outcome, history: Sequence[Outcome], situation: Situation) -> Iterator[Candidate]:
