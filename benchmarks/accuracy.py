@@ -2,17 +2,14 @@
 
     python -m benchmarks.accuracy add RUN --group NAME [--fitted VARIANT …] [--outside VARIANT …]
     python -m benchmarks.accuracy fit GPU
-    python -m benchmarks.accuracy peer PROGRAM
     python -m benchmarks.accuracy page
 
 ``add`` takes the cells of a run into ``results/foresight/observations.jsonl.xz``; those of the
 variants after ``--fitted`` may be fitted to, all others are held out; those after ``--outside`` are
 what ``whet plan`` does not propose, and shown apart. ``fit`` writes the GPU's coefficients into the
-package, with the errors of what is held out. ``peer`` asks AIConfigurator (``aiconfigurator``, in
-an environment of its own, with its own measurements of the GPU) for the held-out cells that it has
-a form for: mean lengths, the shared prefix as ``--prefix``, its defaults otherwise; it writes
-``results/foresight/peer.csv``. ``page`` predicts every cell with them, writes
-``results/foresight/accuracy.csv`` and the tables.
+package, with the errors of what is held out.
+``page`` predicts every cell with them and writes ``results/foresight/accuracy.csv`` and the tables,
+with what AIConfigurator predicted (``peer.csv``).
 """
 
 from __future__ import annotations
@@ -21,23 +18,18 @@ import argparse
 import csv
 import json
 import lzma
-import math
-import re
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from lab.sizes import SHAPES, Sizes
 
 from benchmarks.fit import fit
 from whet.core.records.codec import decode, encode
 from whet.core.run import Run
 from whet.predict.hardware import CUDA, known_name
-from whet.predict.performance import Coefficients, Work, calibration_of
+from whet.predict.performance import Coefficients, calibration_of
 from whet.predict.performance.observe import Observation, observations_of, predict_latencies
 
 ROOT: Final = Path(__file__).parents[1]
@@ -46,8 +38,6 @@ PAGE: Final = ROOT / "docs" / "accuracy.md"
 CALIBRATIONS: Final = ROOT / "src" / "whet" / "predict" / "performance" / "calibrations.json"
 _BEGIN: Final = "<!-- made by benchmarks/accuracy.py -->\n"
 _METRICS: Final = ("ttft", "tpot", "e2e")
-_PEER_FORMS: Final = {"16bit": "bfloat16", "FP8": "fp8", "W4A16": "int4_wo"}
-_PEER_SYSTEMS: Final = {"H200": "h200_sxm", "H100 SXM": "h100_sxm"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,100 +110,6 @@ def write_coefficients(gpu: str) -> None:
         }
     )
     CALIBRATIONS.write_text(json.dumps(calibrations, indent=1) + "\n")
-
-
-def ask_peer(program: str) -> None:
-    """The peer's TTFT, TPOT and E2E of every held-out cell without a draft."""
-    rows = [row for row in stored() if row.part == "held out" and _peer_form(row) is not None]
-    answers: dict[tuple[str, ...], dict[str, float]] = {}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        (FOLDER / "peer.csv").open("w", newline="") as file,
-    ):
-        writer = csv.writer(file, lineterminator="\n")
-        names = [f"{name}_{what}" for name in _METRICS for what in ("ms", "error")]
-        writer.writerow(["group", "variant", "in_flight", *names])
-        for row in rows:
-            words = peer_words(row, Path(folder))
-            if words not in answers:
-                answers[words] = peer_answer(program, words)
-            cell, answer = row.observation, answers[words]
-            measured = dict(cell.measured.items())
-            figures = [
-                text
-                for name in _METRICS
-                for text in (
-                    f"{answer[name]:.4g}",
-                    f"{answer[name] / 1e3 / (measured[name] or math.nan) - 1:.3f}",
-                )
-            ]
-            writer.writerow([row.group, cell.group, cell.in_flight, *figures])
-            file.flush()
-
-
-def _peer_form(row: Row) -> str | None:
-    """Its name of the weights' form; None where it has none, at a rate, or with a draft."""
-    cell = row.observation
-    other = cell.draft is not None or cell.in_flight is None or row.gpu not in _PEER_SYSTEMS
-    return None if other else _PEER_FORMS.get(cell.work.scheme)
-
-
-def peer_sizes(work: Work) -> Sizes:
-    """The testbed's shape that has the work's hidden size, layers and attention.
-
-    ``SystemExit`` where none has: the peer needs sizes that work does not hold.
-    """
-    hidden, width = work.hidden_bytes / 2, work.pair_flops * work.devices / 4 / work.layers
-    for sizes in SHAPES.values():
-        attention = sizes.heads * sizes.head_dim
-        if sizes.hidden == hidden and sizes.layers == work.layers and attention == width:
-            return sizes
-    raise SystemExit(
-        f"no testbed has hidden size {hidden:.0f}, {work.layers} layers and attention of "
-        f"{width:.0f}; add its shape to lab/sizes.py"
-    )
-
-
-def _peer_config(sizes: Sizes) -> dict[str, object]:
-    """Its config.json."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        **sizes.config(),
-        "max_position_embeddings": 4096,
-        "torch_dtype": "bfloat16",
-    }
-
-
-def peer_words(row: Row, folder: Path) -> tuple[str, ...]:
-    """The model as a config of the same sizes (written into ``folder``), and the load."""
-    cell = row.observation
-    sizes = peer_sizes(cell.work)
-    model = folder / f"{sizes.hidden}-{sizes.layers}"
-    model.mkdir(exist_ok=True)
-    (model / "config.json").write_text(json.dumps(_peer_config(sizes)))
-    prompt, output = (
-        round(float(np.mean([getattr(each, name) for each in cell.requests])))
-        for name in ("prompt", "output")
-    )
-    shared = cell.requests[0].shared if cell.limits.prefix_cache else 0
-    heads = max(sizes.kv_heads / cell.work.devices, 1)
-    halved = cell.work.kv_bytes[0][0] < sizes.layers * heads * sizes.head_dim * 4
-    return (
-        *("--model-path", str(model), "--system", _PEER_SYSTEMS[row.gpu], "--backend", "vllm"),
-        *("--isl", str(prompt), "--osl", str(output), "--batch-size", str(cell.in_flight)),
-        *("--prefix", str(shared), "--gemm-quant-mode", _peer_form(row) or ""),
-        *("--kvcache-quant-mode", "fp8" if halved else "bfloat16"),
-        *("--tp-size", str(cell.work.devices)),
-    )
-
-
-def peer_answer(program: str, words: tuple[str, ...]) -> dict[str, float]:
-    command = [program, "cli", "estimate", "--estimate-mode", "agg", "--no-color", *words]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    lines = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "Request Latency"}
-    matches = {name: re.search(rf"{line}: +([\d.,]+) ms", text) for name, line in lines.items()}
-    return {name: float(match[1].replace(",", "")) for name, match in matches.items() if match}
 
 
 def _beside_peer(rows: Sequence[Row], errors: Sequence[Mapping[str, float]]) -> Iterator[str]:
@@ -316,15 +212,12 @@ def main() -> None:
     added.add_argument("--fitted", nargs="*", default=[])
     added.add_argument("--outside", nargs="*", default=[])
     kinds.add_parser("fit").add_argument("gpu")
-    kinds.add_parser("peer").add_argument("program")
     kinds.add_parser("page")
     options = parser.parse_args()
     if options.what == "add":
         add(options.run, options.group, options.fitted, options.outside)
     elif options.what == "fit":
         write_coefficients(options.gpu)
-    elif options.what == "peer":
-        ask_peer(options.program)
     else:
         before, mark, _ = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
         PAGE.write_text(before + mark + "".join(tables(stored())), encoding="utf-8")

@@ -2,25 +2,28 @@
 
     python -m benchmarks.search
 
-Writes ``results/search/replay.csv``: a row per problem, way to search, minutes and seed. What to
-try is the product's own (``whet.flow.run.search.explore``); a server's cells are looked up, with
-the noise of one start, and a clock counts what they would have taken.
+Writes ``results/search/replay.csv``: a row per problem, way to search and minutes. What to try is
+the product's own (``whet.flow.run.search.explore``); a server's cells are looked up, with the noise
+of one start, and a clock counts what they would have taken.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 from benchmarks.search_grid import FOLDER, Cell, Problem, problems
+from benchmarks.table import write_rows
 from whet.core.load import Load
 from whet.core.spec import SearchSpec
+from whet.flow.run.search.changes import Value
 from whet.flow.run.search.explore import next_loads, next_wave
 from whet.flow.run.search.outcomes import Outcome, incumbent
 
@@ -28,6 +31,7 @@ MINUTES: Final = (10, 18, 30)
 SEEDS: Final = 20
 GOOD: Final = 0.03
 """Regret up to which a problem counts as solved."""
+_ALIKE: Final = 0.01
 _START_NOISE: Final = 0.025
 _CELL_NOISE: Final = 0.02
 """Logarithmic; together the 3% between starts that three-start cells of the H100 show."""
@@ -99,9 +103,9 @@ class Session:
             for load in loads
             if load in cells and self.problem.meets(self.shown[each.name, load])
         }
-        seen = {load: self.shown[each.name, load] for load in loads if load in cells}
-        if seen:
-            lowest = min(seen.values(), key=lambda cell: cell.cost)
+        observed = {load: self.shown[each.name, load] for load in loads if load in cells}
+        if observed:
+            lowest = min(observed.values(), key=lambda cell: cell.cost)
             missed = frozenset(name[:4].upper() for name in self.problem.missed_by(lowest))
             each = replace(each, lowest_usd=lowest.cost, missed=missed)
         if not good:
@@ -137,7 +141,7 @@ def replay(session: Session) -> tuple[str, Load] | None:
     """Search as the product does."""
     problem = session.problem
 
-    def refuse(value: Mapping[str, Any]) -> str | None:
+    def refuse(value: Value) -> str | None:
         return None if problem.name_of(value) else "the grid does not have it"
 
     going = session.wave(_roots(problem))
@@ -225,65 +229,91 @@ WAYS: Final = {
 }
 
 
-def rows(minutes: Sequence[int], *, held_out: bool | None = None) -> Iterator[dict[str, object]]:
-    """Yield what each way of searching chose in each problem, by minutes and seed."""
-    for problem in problems():
-        if held_out in (None, problem.held_out):
-            for time in minutes:
-                for way, search in WAYS.items():
-                    for seed in range(SEEDS):
-                        session = Session(
-                            problem=problem,
-                            random=random.Random(f"{problem.grid} {way} {seed}"),
-                            left_s=60 * time - (_CONFIRMATION_S if way != "rule of thumb" else 0),
-                        )
-                        choice = search(session)
-                        yield {
-                            "grid": problem.grid,
-                            "held_out": problem.held_out,
-                            "objective": problem.objective,
-                            "minutes": time,
-                            "how": way,
-                            "seed": seed,
-                            "configuration": choice[0] if choice else "",
-                            "in_flight": str(choice[1]) if choice else "",
-                            "regret": problem.regret(*choice) if choice else math.inf,
-                            "tried": " ".join(each.name for each in session.history),
-                        }
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """What one way of searching result in one problem, over the seeds.
+
+    Regrets are shares above the cheapest stored cell that meets the limits, infinite for a choice
+    that misses one. ``versus_search`` says whether the product's search ``won`` (a lower median by
+    a percentage point or more), ``lost`` or ``tied``. ``tried`` is the median of configurations,
+    ``chosen`` the most frequent choice.
+    """
+
+    grid: str
+    objective: str
+    held_out: bool
+    minutes: int
+    how: str
+    regret_median: float
+    regret_worst: float
+    good_seeds: int
+    seeds: int
+    versus_search: str
+    tried: float
+    chosen: str
 
 
-def summary(found: Sequence[Mapping[str, Any]], minutes: int) -> Iterator[str]:
-    """Yield a table's lines: median, worst and share of good seeds of each way by problem."""
-    groups: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for row in found:
-        if row["minutes"] == minutes:
-            ways = groups.setdefault((row["grid"], row["objective"]), {})
-            ways.setdefault(row["how"], []).append(row["regret"])
-    for (grid, objective), ways in groups.items():
-        cells = []
-        for values in ways.values():
-            share = sum(value <= GOOD for value in values)
-            cells.append(f"{_percent(statistics.median(values))}, {_percent(max(values))}, {share}")
-        yield f"| {grid} | {objective} | " + " | ".join(cells) + " |"
+def rows(problem: Problem, minutes: int) -> Iterator[Row]:
+    """Yield a row for each way of searching, the product's first."""
+    own = math.inf
+    for how, search in WAYS.items():
+        reserved = 0.0 if search is rule_of_thumb else _CONFIRMATION_S
+        sessions = [
+            Session(
+                problem=problem,
+                random=random.Random(f"{problem.grid} {how} {seed}"),
+                left_s=60 * minutes - reserved,
+            )
+            for seed in range(SEEDS)
+        ]
+        choices = [search(session) for session in sessions]
+        regrets = [math.inf if each is None else problem.regret(*each) for each in choices]
+        median = statistics.median(regrets)
+        if search is replay:
+            own = median
+        words = ["none" if each is None else f"{each[0]} at {each[1]}" for each in choices]
+        yield Row(
+            grid=problem.grid,
+            objective=problem.objective,
+            held_out=problem.held_out,
+            minutes=minutes,
+            how=how,
+            regret_median=median,
+            regret_worst=max(regrets),
+            good_seeds=sum(each <= GOOD for each in regrets),
+            seeds=SEEDS,
+            versus_search="" if search is replay else _versus(own, median),
+            tried=statistics.median(len(session.history) for session in sessions),
+            chosen=statistics.mode(words),
+        )
 
 
-def _percent(value: float) -> str:
-    return "misses" if math.isinf(value) else f"{100 * value:.1f}%"
+def _versus(own: float, other: float) -> str:
+    if own == other or abs(own - other) < _ALIKE:
+        return "tied"
+    return "won" if own < other else "lost"
 
 
 def main() -> None:
-    """Replay every problem, write the rows, print the tables."""
+    """Replay every problem and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=("seen", "held-out"))
+    parser.add_argument("--out", type=Path, default=FOLDER / "replay.csv")
     options = parser.parse_args()
-    held_out = None if options.only is None else options.only == "held-out"
-    found = list(rows(MINUTES, held_out=held_out))
+    result = [
+        row
+        for problem in problems()
+        if options.only is None or problem.held_out == (options.only == "held-out")
+        for minutes in MINUTES
+        for row in rows(problem, minutes)
+    ]
+    write_rows(result, options.out)
     for minutes in MINUTES:
-        print(f"{minutes} minutes", *summary(found, minutes), sep="\n")
-    with (FOLDER / "replay.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({**row, "regret": f"{row['regret']:.4f}"} for row in found)
+        for how in WAYS:
+            same = [row for row in result if (row.minutes, row.how) == (minutes, how)]
+            good = sum(row.regret_median <= GOOD for row in same)
+            counts = Counter(row.versus_search for row in same)
+            print(f"{minutes} min, {how}: {good} of {len(same)} within 3%", dict(counts))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from whet.core.spec import SIXTEEN_BIT, SearchSpec
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.outcomes import Outcome, find, incumbent
 from whet.flow.run.search.playbook import MOVES, Move, Option, options
-from whet.flow.run.search.values import key_of, name_of, neighbours
+from whet.flow.run.search.values import distinct_name, key_of, name_of, neighbours
 from whet.flow.run.situation import Situation
 
 _WORTH_A_START: Final = 1.005
@@ -102,15 +102,6 @@ def next_wave(
     }
     pool, left_out = _moves(situation, base, history, spec, ended)
     left_out += (_not(each, reason) for _, each in pool if (reason := refuse(_value(each))))
-    ranked = [(each[1], _candidate(each[1], base, each[0], situation)) for each in pool]
-    good = [each for _, each in ranked if each.promise >= _WORTH_A_START]
-    chosen = [candidate for option, candidate in ranked if option.first]
-    chosen += _rescues(situation, base, history, spec)
-    opening = _is_opening(history)
-    chosen += _opening(situation, base, pool, history, spec) if opening else ()
-    chosen += good
-    chosen += _undone(base, history, situation)
-    chosen += _long_shots(situation, base, history, spec, ended)
     known = {key_of(each.value) for each in history}
 
     def fits(candidate: Candidate) -> bool:
@@ -118,14 +109,43 @@ def next_wave(
         new = key_of(candidate.value) not in known and refuse(candidate.value) is None
         return new and (move is None or move.family not in ended)
 
-    chosen = list(filter(fits, chosen))
-    if chosen and not opening and chosen[0].move in _BY_NAME:
+    ordered = _ordered(situation, base, pool, history, spec)
+    chosen = list(filter(fits, ordered + _long_shots(situation, base, history, spec, ended)))
+    if chosen and not _is_opening(history) and chosen[0].move in _BY_NAME:
         further = filter(fits, _then(situation, chosen[0], base, history, spec))
         chosen[1:1] = islice(further, 1)
-    unique: dict[str, Candidate] = {}
-    for each in chosen:
-        unique.setdefault(key_of(each.value), each)
-    return list(unique.values())[:width], left_out
+    return _distinct(chosen, history)[:width], left_out
+
+
+def _ordered(
+    situation: Situation,
+    base: Outcome,
+    pool: Sequence[tuple[float, Option]],
+    history: Sequence[Outcome],
+    spec: SearchSpec,
+) -> list[Candidate]:
+    """Return what the spec asks for first, then rescues, the opening, moves, and undoing."""
+    ranked = [(each[1], _candidate(each[1], base, each[0], situation)) for each in pool]
+    chosen = [candidate for option, candidate in ranked if option.first]
+    chosen += _rescues(situation, base, history, spec)
+    if _is_opening(history):
+        chosen += _opening(situation, base, pool, history, spec)
+    chosen += (each for _, each in ranked if each.promise >= _WORTH_A_START)
+    return [*chosen, *_undone(base, history, situation)]
+
+
+def _distinct(candidates: Sequence[Candidate], history: Sequence[Outcome]) -> list[Candidate]:
+    """Return each configuration once, under a name that no other one has."""
+    taken = {each.name: key_of(each.value) for each in history}
+    result: dict[str, Candidate] = {}
+    renamed: dict[str, str] = {}
+    for each in candidates:
+        if (key := key_of(each.value)) not in result:
+            name = distinct_name(each.name, key, taken)
+            result[key] = replace(each, name=name, base=renamed.get(each.base, each.base))
+            taken[name] = key
+            renamed |= {each.name: name} if name != each.name else {}
+    return list(result.values())
 
 
 def _moves(
@@ -162,15 +182,20 @@ def _long_shots(
     spec: SearchSpec,
     ended: Collection[str],
 ) -> list[Candidate]:
-    """Return what is less likely to be cheaper than ``base``, from each that is close to it."""
-    found = []
+    """Return moves not tried with the same draft, from each configuration close to ``base``.
+
+    They are less likely to pay; one try of each bounds the search.
+    """
+    result = []
+    tried = {(each.move, _draft(each.value)) for each in history}
     for each in history:
         if each.counts and each.usd and base.usd:
             behind = base.usd / each.usd
             for promise, option in _moves(situation, each, history, spec, ended)[0]:
-                if promise * behind >= _LONG_SHOT:
-                    found.append(_candidate(option, each, promise * behind, situation))
-    return sorted(found, key=lambda each: -each.promise)
+                new = (option.move.name, _draft(_value(option))) not in tried
+                if new and promise * behind >= _LONG_SHOT:
+                    result.append(_candidate(option, each, promise * behind, situation))
+    return sorted(result, key=lambda each: -each.promise)
 
 
 def _is_opening(history: Sequence[Outcome]) -> bool:
@@ -179,6 +204,11 @@ def _is_opening(history: Sequence[Outcome]) -> bool:
 
 def _not(option: Option, reason: str) -> Option:
     return Option(move=option.move, value=None, reason=reason, first=option.first)
+
+
+def _draft(value: Value) -> str | None:
+    own: Value = value.get("speculation", {})
+    return None if "draft" not in own else str(own["draft"])
 
 
 def _value(option: Option) -> Value:
@@ -218,19 +248,21 @@ def _opening(
                 both = drafts[0] * _promise(option, drafting, history)
             pairs[option.move.family] = (both, promise, option)
     ordered = sorted(pairs.values(), key=lambda each: (not each[2].first, -each[0]))[:2]
-    found: list[Candidate] = []
+    result: list[Candidate] = []
     for both, promise, weights in ordered:
         alone = _candidate(weights, base, promise, situation)
         pair = None if drafts is None else _with(drafts[1].move, alone, base, both, situation, spec)
-        if not found:
-            found += (alone, pair) if pair else (alone,)
+        if not result:
+            result += (alone, pair) if pair else (alone,)
             if weights.move.family != _FOUR_BITS:
-                yield from found
-                yield from islice(_then(situation, found[-1], base, history, spec), 1)
+                yield from result
+                yield from islice(_then(situation, result[-1], base, history, spec), 1)
                 return
         elif pair is not None:
-            found.append(replace(pair, move=weights.move.name, base=found[-1].name, why=alone.why))
-    yield from found
+            result.append(
+                replace(pair, move=weights.move.name, base=result[-1].name, why=alone.why)
+            )
+    yield from result
 
 
 def _with(
@@ -322,8 +354,8 @@ def _gain(move: Move, base: Outcome, history: Sequence[Outcome]) -> float:
     if move.family.endswith(_WEIGHTS):
         tokens *= 1 + base.value.get("speculation", {}).get("num_tokens", 0)
     expected = math.log(move.expected(tokens))
-    if seen := ratios(move, history):
-        expected = (1 - _TRUST) * expected + _TRUST * sum(map(math.log, seen)) / len(seen)
+    if observed := ratios(move, history):
+        expected = (1 - _TRUST) * expected + _TRUST * sum(map(math.log, observed)) / len(observed)
     return expected
 
 
@@ -341,15 +373,15 @@ def _replaced(move: Move, value: Value) -> Move | None:
 def ratios(move: Move, history: Sequence[Outcome]) -> list[float]:
     """Return cost without a move ÷ with it wherever it was measured on both sides."""
     by_name = {each.name: each for each in history}
-    found = []
+    result = []
     for each in history:
         base = by_name.get(each.base or "")
         if each.move != move.name or base is None or not (each.failed or base.usd):
             continue
         ratio = base.usd / each.usd if base.usd and each.usd else _FAILS if each.failed else _MISSES
         other = _replaced(move, base.value)
-        found.append(ratio * (1.0 if other is None else other.expected(base.in_flight)))
-    return found
+        result.append(ratio * (1.0 if other is None else other.expected(base.in_flight)))
+    return result
 
 
 def _undone(base: Outcome, history: Sequence[Outcome], situation: Situation) -> Iterator[Candidate]:

@@ -80,7 +80,7 @@ def _in_flight(load: Load, item: EligibleCell | None) -> float:
 
 
 def _answers(item: EligibleCell, point: SloPoint) -> Literal["pass", "fail"] | None:
-    """What the gate says by now: ``unknown`` is no reason to end a family of moves."""
+    """What the gate says by now: ``unknown`` does not end a family of moves."""
     if item.unfit is not None and item.unfit[0] == "known fault":
         return "fail"
     verdict = quality_verdict(item.quality, point.tolerance)

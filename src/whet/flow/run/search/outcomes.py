@@ -71,12 +71,12 @@ def incumbent(history: Sequence[Outcome]) -> Outcome | None:
 
 def worths(best: Outcome, history: Sequence[Outcome]) -> tuple[Worth, ...]:
     """Return what each change of ``best`` is worth, from neighbours that were measured."""
-    found = []
+    result = []
     for change, value in neighbours(best.value, history[0].value):
         without = find(value, history)
         name = None if without is None else without.name
-        found.append(Worth(change=change, without=name, ratio=_ratio(without, best)))
-    return tuple(found)
+        result.append(Worth(change=change, without=name, ratio=_ratio(without, best)))
+    return tuple(result)
 
 
 def _ratio(dearer: Outcome | None, cheaper: Outcome) -> float | None:

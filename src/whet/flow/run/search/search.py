@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Final
 
 from whet.core.errors import WhetError
@@ -69,8 +68,8 @@ class Search:
     clock: Clock = field(init=False)
     history: list[Outcome] = field(default_factory=list)
     wave: int = 0
-    wave_s: float = 0.0
-    """Seconds of the newest wave that was measured."""
+    server_s: float = 0.0
+    """Seconds per server of the slowest wave, without the first one."""
     first_cell_s: float | None = None
     stopped: str = ""
     ended_s: float = 0.0
@@ -123,10 +122,15 @@ class Search:
     @property
     def reserve_s(self) -> float:
         """Seconds for the confirmation of two finalists, up to its first look."""
-        first = looks_at(self.plan.spec.load.max_starts)[0]
-        ready = [start.ready_s for start in Run(self.recorder.store).starts.values()]
-        start_s = median(ready) if ready else START_S.get(self.plan.device.kind, 60.0)
-        return _FINALISTS * first * (start_s + _CELL_S)
+        first, run = looks_at(self.plan.spec.load.max_starts)[0], Run(self.recorder.store)
+        # The quickest: what starts alone, and not for the first time, does not wait for others.
+        start_s = min((start.ready_s for start in run.starts.values()), default=self._start_s)
+        cell_s = self.spent.get("measuring", _CELL_S) / max(1, len(run.trials))
+        return _FINALISTS * first * (start_s + cell_s)
+
+    @property
+    def _start_s(self) -> float:
+        return START_S.get(self.plan.device.kind, 60.0)
 
     def _roots(self) -> list[Candidate]:
         """The default, the present command and what else the spec lists."""
@@ -148,10 +152,10 @@ class Search:
         candidates, self.left_out = next_wave(self.situation, self.history, self.spec, width)
         if not candidates:
             self.stopped = "nothing better is expected"
-        elif room_s < self.wave_s:
+        fits = int(room_s / (self.server_s or self._start_s))
+        if candidates and not fits:
             self.stopped = "the time is spent"
-            candidates = []
-        return candidates
+        return candidates[:fits]
 
     def _grown(self, batch: Sequence[Candidate]) -> tuple[ResolvedEngine, ...]:
         before = len(self.plan.resolved)
@@ -178,7 +182,8 @@ class Search:
         waves.measure(self.plan, wave, self._ahead(batch))
         self.first_cell_s = self.first_cell_s or self.clock.elapsed_s
         self._judge(batch)
-        self.wave_s = max(self.wave_s, time.monotonic() - began) if self.wave else 0.0
+        if self.wave and ready:
+            self.server_s = max(self.server_s, (time.monotonic() - began) / len(ready))
         self.wave += 1
         self.spent = dict(waves.spent)
         self._refresh()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from typing import Any
 
 from whet.core.names import name_from
@@ -59,7 +60,7 @@ def _words(key: str, item: object) -> str:
 
 
 def name_of(value: Value, situation: Situation) -> str:
-    """Return a short name: ``fp8+eagle3.k4+rust``."""
+    """Return a short name that is safe for a file: ``fp8+eagle3.k4+rust``."""
     parts: list[str] = []
     for key, item in _flat(value).items():
         if key == "weights":
@@ -68,10 +69,19 @@ def name_of(value: Value, situation: Situation) -> str:
             parts.append(_drafts_name(item, situation))
         elif key in ("kernels", "frontend", "performance_mode"):
             parts.append(str(item))
+        elif key == "layout" and "replicas" in item:
+            parts.append(f"replicas{item['replicas']}")
         elif key.startswith("args."):
             short = "".join(word[0] for word in key[5:].split("_"))
             parts.append(f"{short}{item}".lower())
-    return "+".join(parts) or DEFAULT
+    return name_from("+".join(parts), DEFAULT)
+
+
+def distinct_name(name: str, key: str, taken: Mapping[str, str]) -> str:
+    """Return ``name``, with a digest of ``key`` where ``taken`` has it for another key."""
+    if taken.get(name, key) == key:
+        return name
+    return f"{name[:70]}-{sha256(key.encode()).hexdigest()[:8]}"
 
 
 def _drafts_name(own: Mapping[str, Any], situation: Situation) -> str:
