@@ -72,11 +72,12 @@ def pending_work(
     lacking = list(invalid) if repeat else missing_trials(store, resolved, cells)
     trials = [cell for cell in lacking if cell not in invalid or worth_repeating(invalid[cell])]
     search = load.find is not None and not repeat and lacks_rates(store, resolved)
-    unchecked = not repeat and lacks_quality(store, resolved)
+    starts = bool(trials) or search
     return PendingWork(
         resolved=resolved,
         trials=trials,
-        quality=unchecked and (bool(trials) or search or resolved.variant.name in wave.check()),
+        quality=lacks_quality(store, resolved)
+        and (starts or (not repeat and resolved.variant.name in wave.check())),
         of=len(cells),
         search=search,
         begin=wave.rate,

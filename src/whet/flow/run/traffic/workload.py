@@ -21,7 +21,7 @@ from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
 from whet.engines import get_profile
 from whet.flow.run.plan import Plan
-from whet.flow.run.traffic.lengths import output_lengths
+from whet.flow.run.traffic.lengths import lacks_lengths, output_lengths
 from whet.flow.run.traffic.logged import stored_part, stored_times
 from whet.flow.run.traffic.traced import build_log_load
 from whet.load import Draw, TrialPlan, build_warmup, build_workload
@@ -102,7 +102,10 @@ def tokens_in_flight(plan: Plan, store: RunStore, variant: Variant, point: Load)
         trial=0,
         block_size=plan.block_size(variant),
     )
-    sent = _requests(plan, draw, output_lengths(store), 0).workload.requests
+    lengths = output_lengths(store)
+    if lacks_lengths(plan.spec, store):  # before the first server has answered
+        lengths = (plan.workload.max_output_tokens,)
+    sent = _requests(plan, draw, lengths, 0).workload.requests
     most = 0
     for at in range(0, max(1, len(sent) - point.slots + 1), max(1, point.slots)):
         window = sent[at : at + point.slots]
