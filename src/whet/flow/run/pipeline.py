@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from whet.core.records.decision import Decision
 from whet.core.spec import Spec
 from whet.engines import get_engine
 from whet.flow.run.check.check import prepare
-from whet.flow.run.check.grow import grow
+from whet.flow.run.check.grow import Grower
 from whet.flow.run.check.situation import prepare_search
 from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.quantize import quantize_recipes
 from whet.flow.run.measure.rounds import Executor, LocalExecutor, Measurer
 from whet.flow.run.plan import Engines, Plan, Recorder
-from whet.flow.run.search.changes import Value
 from whet.flow.run.search.confirm import check_answers, confirm
 from whet.flow.run.search.grid import measure_all
 from whet.flow.run.search.search import Search
@@ -52,12 +49,11 @@ def search_and_confirm(plan: Plan, recorder: Recorder, measurer: Measurer) -> No
     """Let the search choose what is measured, and confirm what it found, within one clock."""
     facts, situation = prepare_search(plan, recorder)
 
-    def grown(now: Plan, values: Mapping[str, Value]) -> Plan:
-        recipes, engines = situation.recipes, measurer.engines
-        return grow(now, values, facts=facts, recipes=recipes, recorder=recorder, engines=engines)
-
+    grower = Grower(
+        facts=facts, recipes=situation.recipes, recorder=recorder, engines=measurer.engines
+    )
     search = Search(
-        plan=plan, situation=situation, recorder=recorder, measurer=measurer, grow=grown
+        plan=plan, situation=situation, recorder=recorder, measurer=measurer, grower=grower
     )
     plan = search.run()
     check_answers(plan, recorder.store, measurer)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from whet.core.records.engine import ResolvedEngine
-from whet.core.spec import EvidenceSpec, RecipeSpec, VariantSpec, redacted_spec
+from whet.core.spec import EvidenceSpec, RecipeSpec, Spec, VariantSpec, redacted_spec
 from whet.core.store import write_json
 from whet.flow.run.check.facts import Facts
 from whet.flow.run.check.problems import machine_problems, spec_errors
@@ -16,45 +16,63 @@ from whet.flow.run.plan import Engines, Plan, Recorder
 from whet.flow.run.traffic.traced import store_points
 from whet.predict import assess_variants
 
+_ASKED: Final = "asked"
 
-def grow(
-    plan: Plan,
-    values: Mapping[str, Mapping[str, Any]],
-    *,
-    facts: Facts,
-    recipes: Mapping[str, RecipeSpec],
-    recorder: Recorder,
-    engines: Engines,
-) -> Plan:
-    """Resolve and check ``values``, variants by name, as parts of the run, and record them.
 
-    One that cannot run on this machine is journalled as infeasible; nothing is raised for it.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grower:
+    """Resolves and checks configurations of a search, and adds them to the run.
+
+    ``facts`` are of the whole spec; ``recipes`` those that a configuration may name.
     """
-    new = {name: VariantSpec.model_validate(value) for name, value in values.items()}
-    used = {item.weights for item in new.values()} & recipes.keys()
-    spec = plan.spec.model_copy(
-        update={
-            "variants": {**plan.spec.variants, **new},
-            "recipes": {**plan.spec.recipes, **{name: recipes[name] for name in sorted(used)}},
-        }
-    )
-    part = {"variants": new, "recipes": spec.recipes, "evidence": EvidenceSpec()}
-    own = facts.spec.model_copy(update=part)
-    facts = replace(facts, spec=own)
-    root = recorder.store.root
-    resolved = resolve(facts, root, engines, plan.device)
-    needs = assess_variants(
-        resolved.as_set, target=facts.target, draft=facts.draft, device=plan.device, spec=own
-    )
-    problems = (
-        *spec_errors(facts, resolved, root, tools=True),
-        *machine_problems(facts, resolved, needs, root, disks=True),
-    )
-    refused = {name: each.message for each in problems for name in [each.variant or ""] if name}
-    added = tuple(item for item in resolved.variants if item.variant.name not in refused)
-    plan = replace(plan, spec=spec, resolved=(*plan.resolved, *added))
-    _record(plan, added, refused, recorder)
-    return plan
+
+    facts: Facts
+    recipes: Mapping[str, RecipeSpec]
+    recorder: Recorder
+    engines: Engines
+
+    def refusal(self, plan: Plan, value: Mapping[str, Any]) -> str | None:
+        """Return why a configuration cannot run on this machine; None where it can."""
+        _, _, refused = self._resolve(plan, {_ASKED: value})
+        return next(iter(refused.values()), None)
+
+    def add(self, plan: Plan, values: Mapping[str, Mapping[str, Any]]) -> Plan:
+        """Return the plan with ``values``, variants by name, recorded as parts of the run.
+
+        One that cannot run on this machine is journalled as infeasible.
+        """
+        spec, added, refused = self._resolve(plan, values)
+        plan = replace(plan, spec=spec, resolved=(*plan.resolved, *added))
+        _record(plan, added, refused, self.recorder)
+        return plan
+
+    def _resolve(
+        self, plan: Plan, values: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Spec, tuple[ResolvedEngine, ...], dict[str, str]]:
+        """Return the grown spec, what can run, and why the rest cannot, by name."""
+        new = {name: VariantSpec.model_validate(value) for name, value in values.items()}
+        used = {item.weights for item in new.values()} & self.recipes.keys()
+        recipes = {**plan.spec.recipes, **{name: self.recipes[name] for name in sorted(used)}}
+        variants = {**plan.spec.variants, **new}
+        spec = plan.spec.model_copy(update={"variants": variants, "recipes": recipes})
+        part = {"variants": new, "recipes": recipes, "evidence": EvidenceSpec()}
+        facts = replace(self.facts, spec=self.facts.spec.model_copy(update=part))
+        root = self.recorder.store.root
+        resolved = resolve(facts, root, self.engines, plan.device)
+        needs = assess_variants(
+            resolved.as_set,
+            target=facts.target,
+            draft=facts.draft,
+            device=plan.device,
+            spec=facts.spec,
+        )
+        problems = (
+            *spec_errors(facts, resolved, root, tools=True),
+            *machine_problems(facts, resolved, needs, root, disks=True),
+        )
+        refused = {each.variant: each.message for each in problems if each.variant is not None}
+        added = (item for item in resolved.variants if item.variant.name not in refused)
+        return spec, tuple(added), refused
 
 
 def _record(

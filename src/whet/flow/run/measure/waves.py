@@ -151,11 +151,11 @@ class LocalWaves:
     """Bytes for servers on each device, as it was when none was up."""
 
     def width(self, plan: Plan) -> int:
-        """Return how many servers may start together now, if they are like the baseline's."""
+        """Return how many servers like the baseline's fit together, when none is up."""
         points = plan.spec.load.points
         need = need_of(plan, self.recorder.store, plan.baseline(), points)
-        room = self._room(plan, quantizing=False)
-        fits = 1 if need.alone else room // max(need.total, 1)
+        self._room(plan, quantizing=False)
+        fits = 1 if need.alone else self.free // max(need.total, 1)
         return max(1, min(most_at_once(), fits))
 
     def measure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, Final
 from whet.core.format import percent
 from whet.core.records.engine import UNQUANTIZED
 from whet.flow.run.situation import Head, Situation
+from whet.predict.settings import LARGEST_GRAPH
 
 Value = Mapping[str, Any]
 """A variant as whet.yaml has it: ``{"weights": "fp8", "prefix_cache": True}``."""
@@ -29,6 +31,12 @@ _MOST_K: Final = 8
 _COPIED_K: Final = {"ngram": _K, "suffix": 24}
 """Suffixes draft as many as the match is likely to go on for, so K is a bound only."""
 _GREEDY: Final = 0.99
+_SIZES: Final = (
+    *(1, 2, 4, 5, 8, 10, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384),
+    *(448, 512, 576, 640, 704, 768, 896, 1024, 1152, 1280, 1408, 1536, 1664, 1792, 1920, 2048),
+)
+_EVERY_STEP: Final = json.dumps({"cudagraph_mode": "FULL", "cudagraph_capture_sizes": _SIZES})
+"""One CUDA graph for each step, prompts among them: 38 sizes are captured in some 10 s."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +64,7 @@ def _args(value: Value, **change: object) -> dict[str, Any]:
 
 
 def _gpu(situation: Situation, since: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    _vllm(situation)
     if situation.capability is None:
         raise Stays("for GPUs")
     if situation.capability < since:
@@ -135,7 +144,6 @@ def _checkpoints(situation: Situation, value: Value) -> Iterator[Change]:
 
 
 def _kv8(situation: Situation, value: Value) -> Iterator[Change]:
-    _vllm(situation)
     _gpu(situation, _FP8_SINCE)
     if "kv_cache_dtype" in value.get("args", {}):
         raise Stays("it is in")
@@ -162,7 +170,7 @@ def _heads(situation: Situation, value: Value) -> Iterator[Change]:
         raise Stays("; ".join(refused) or "no head for this model is listed or named")
     for head in usable:
         yield Change(
-            value=_set(value, speculation=_speculation(head)),
+            value=_with_graphs(situation, _set(value, speculation=_speculation(head))),
             why=f"{head.ref or 'the layers that the model brings'} draft ({head.source})",
         )
 
@@ -217,7 +225,6 @@ def _more_tokens(step: int) -> Changes:
 
 
 def _by_load(situation: Situation, value: Value) -> Iterator[Change]:
-    _vllm(situation)
     _gpu(situation)
     own = value.get("speculation")
     if own is None or own.get("num_tokens_by_load"):
@@ -248,7 +255,6 @@ def _block(situation: Situation, value: Value) -> Iterator[Change]:
 
 
 def _rust(situation: Situation, value: Value) -> Iterator[Change]:
-    _vllm(situation)
     _gpu(situation)
     if value.get("frontend") == "rust":
         raise Stays("it is in")
@@ -259,7 +265,6 @@ def _rust(situation: Situation, value: Value) -> Iterator[Change]:
 
 
 def _servers(situation: Situation, value: Value) -> Iterator[Change]:
-    _vllm(situation)
     _gpu(situation)
     if value.get("frontend") == "rust" or "api_server_count" in value.get("args", {}):
         raise Stays("the front end is changed already")
@@ -268,7 +273,6 @@ def _servers(situation: Situation, value: Value) -> Iterator[Change]:
 
 def _mode(name: str, why: str) -> Changes:
     def changes(situation: Situation, value: Value) -> Iterator[Change]:
-        _vllm(situation)
         _gpu(situation)
         if "performance_mode" in value:
             raise Stays("a mode is set")
@@ -277,8 +281,26 @@ def _mode(name: str, why: str) -> Changes:
     return changes
 
 
+def _with_graphs(situation: Situation, value: Value) -> dict[str, Any]:
+    """The same, with a CUDA graph for every step where steps are longer than usual graphs."""
+    tokens = situation.in_flight * (1 + value.get("speculation", {}).get("num_tokens", 0))
+    has = "compilation_config" in value.get("args", {})
+    if situation.capability is None or tokens <= LARGEST_GRAPH or has:
+        return dict(value)
+    return _args(value, compilation_config=_EVERY_STEP)
+
+
+def _full_graphs(situation: Situation, value: Value) -> Iterator[Change]:
+    _gpu(situation)
+    if "compilation_config" in value.get("args", {}):
+        raise Stays("it is in")
+    yield Change(
+        value=_args(value, compilation_config=_EVERY_STEP),
+        why="a CUDA graph for every step up to 2,048 tokens, those with prompts too",
+    )
+
+
 def _expert_graphs(situation: Situation, value: Value) -> Iterator[Change]:
-    _vllm(situation)
     _gpu(situation)
     if situation.target.experts is None:
         raise Stays("for mixtures of experts")
@@ -292,7 +314,6 @@ def _expert_graphs(situation: Situation, value: Value) -> Iterator[Change]:
 
 def _batched(tokens: int, why: str) -> Changes:
     def changes(situation: Situation, value: Value) -> Iterator[Change]:
-        _vllm(situation)
         _gpu(situation)
         if "max_num_batched_tokens" in value.get("args", {}):
             raise Stays("it is set")
@@ -302,7 +323,6 @@ def _batched(tokens: int, why: str) -> Changes:
 
 
 def _attention(situation: Situation, value: Value) -> Iterator[Change]:
-    _vllm(situation)
     _gpu(situation)
     if "attention_backend" in value.get("args", {}):
         raise Stays("it is set")
@@ -313,7 +333,6 @@ def _attention(situation: Situation, value: Value) -> Iterator[Change]:
 
 def _layouts(kind: str) -> Changes:
     def changes(situation: Situation, value: Value) -> Iterator[Change]:
-        _vllm(situation)
         _gpu(situation)
         count, flags = situation.device.count, ("tensor_parallel_size", "data_parallel_size")
         if count == 1:
@@ -363,6 +382,7 @@ CHANGES: Final[Mapping[str, Changes]] = {
     "api-servers": _servers,
     "throughput": _mode("throughput", "more tokens per step and more requests at once"),
     "interactivity": _mode("interactivity", "a CUDA graph for each batch up to 32"),
+    "full-graphs": _full_graphs,
     "expert-graphs": _expert_graphs,
     "kv8": _kv8,
     "large-steps": _batched(16384, "more of a prompt per step"),

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from whet.core.errors import WhetError
 from whet.core.load import Load
@@ -18,7 +18,7 @@ from whet.core.records.search import SearchRecord, Tried
 from whet.core.run import Run
 from whet.core.spec import SearchSpec
 from whet.core.units import human_duration
-from whet.flow.run.plan import Plan, Recorder, Wave, weights_key
+from whet.flow.run.plan import Plan, Recorder, Round, Wave, weights_key
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.explore import Candidate, next_loads, next_wave
 from whet.flow.run.search.grid import Measurer, Waves
@@ -32,10 +32,20 @@ START_S: Final = {"cpu": 45.0, "cuda": 120.0}
 """Seconds of a start before one of the run has been timed."""
 _CELL_S: Final = 20.0
 _FINALISTS: Final = 2
+_CHECKED: Final = 3
+"""Leaders whose answers are checked at the end, one after the other."""
 
 
-Grow = Callable[[Plan, Mapping[str, Value]], Plan]
-"""Returns the plan with further variants, by name; without those that cannot run here."""
+class Grower(Protocol):
+    """Lets a plan grow by configurations."""
+
+    def refusal(self, plan: Plan, value: Value) -> str | None:
+        """Return why a configuration cannot run here; None where it can."""
+        ...
+
+    def add(self, plan: Plan, values: Mapping[str, Value]) -> Plan:
+        """Return the plan with further variants, by name; without those that cannot run here."""
+        ...
 
 
 @dataclass(kw_only=True, slots=True)
@@ -64,12 +74,14 @@ class Search:
     situation: Situation
     recorder: Recorder
     measurer: Measurer
-    grow: Grow
+    grower: Grower
     clock: Clock = field(init=False)
     history: list[Outcome] = field(default_factory=list)
     wave: int = 0
-    server_s: float = 0.0
-    """Seconds per server of the slowest wave, without the first one."""
+    start_s: float = 0.0
+    """Seconds in which the servers of the slowest wave started."""
+    each_s: float = 0.0
+    """Seconds in which one of a wave's servers was measured."""
     first_cell_s: float | None = None
     stopped: str = ""
     ended_s: float = 0.0
@@ -101,12 +113,24 @@ class Search:
                     break
                 self._measure(waves, batch, self._grown(batch))
             self.spent = dict(waves.spent)
+        self._check_leader()
         self.ended_s = self.clock.elapsed_s
         self._refresh()
         self._record()
         elapsed = human_duration(self.clock.elapsed_s)
         self.recorder.observer.note(f"the search ended after {elapsed}: {self.stopped}")
         return self.plan
+
+    def _check_leader(self) -> None:
+        """Let the answers of what leads be checked, where that was not done on its own start."""
+        for _ in range(_CHECKED):
+            self._refresh()
+            best = incumbent(self.history)
+            if best is None or best.name in Run(self.recorder.store).quality:
+                return
+            item = next(each for each in self.plan.resolved if each.variant.name == best.name)
+            part = Round(servers=((item, ()),))
+            self.measurer.measure(self.plan, [part], quality=True, title="answers")
 
     def close(self) -> None:
         """Record the whole time, with what passed after the search for the confirmation."""
@@ -148,25 +172,31 @@ class Search:
 
     def _propose(self, width: int) -> list[Candidate]:
         """Return the next wave, as many servers as there is time for; none at the end."""
-        room_s = self.clock.left_s - self.reserve_s
-        candidates, self.left_out = next_wave(self.situation, self.history, self.spec, width)
+        candidates, self.left_out = next_wave(
+            self.situation,
+            self.history,
+            self.spec,
+            width,
+            lambda value: self.grower.refusal(self.plan, value),
+        )
         if not candidates:
             self.stopped = "nothing better is expected"
-        fits = int(room_s / (self.server_s or self._start_s))
+        room_s = self.clock.left_s - self.reserve_s - (self.start_s or self._start_s)
+        fits = max(0, int(room_s / (self.each_s or _CELL_S)))
         if candidates and not fits:
             self.stopped = "the time is spent"
         return candidates[:fits]
 
     def _grown(self, batch: Sequence[Candidate]) -> tuple[ResolvedEngine, ...]:
         before = len(self.plan.resolved)
-        self.plan = self.grow(self.plan, {each.name: each.value for each in batch})
+        self.plan = self.grower.add(self.plan, {each.name: each.value for each in batch})
         return self.plan.resolved[before:]
 
     def _measure(
         self, waves: Waves, batch: Sequence[Candidate], servers: Sequence[ResolvedEngine]
     ) -> None:
         """Measure one wave, judge it, and let the answers be checked that decide something."""
-        began, observer = time.monotonic(), self.recorder.observer
+        observer = self.recorder.observer
         loads = next_loads(self.history, self.plan.spec.load.points)
         for each in batch:
             self._store(each, loads)
@@ -182,10 +212,14 @@ class Search:
         waves.measure(self.plan, wave, self._ahead(batch))
         self.first_cell_s = self.first_cell_s or self.clock.elapsed_s
         self._judge(batch)
-        if self.wave and ready:
-            self.server_s = max(self.server_s, (time.monotonic() - began) / len(ready))
+        before, self.spent = self.spent, dict(waves.spent)
+        if ready:
+            started, measured = (
+                self.spent[part] - before.get(part, 0.0) for part in ("starts", "measuring")
+            )
+            self.start_s = max(self.start_s, started)
+            self.each_s = max(self.each_s, measured / len(ready))
         self.wave += 1
-        self.spent = dict(waves.spent)
         self._refresh()
         self._record()
 

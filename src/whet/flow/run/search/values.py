@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from whet.core.names import name_from
 from whet.core.spec import DEFAULT, SIXTEEN_BIT
 from whet.flow.run.search.changes import Value
 from whet.flow.run.situation import Situation
+
+_FLAGS: Final = {
+    "api_server_count": "{}-servers",
+    "attention_backend": "{}",
+    "compilation_config": "graphs",
+    "data_parallel_size": "dp{}",
+    "kv_cache_dtype": "kv-{}",
+    "max_cudagraph_capture_size": "graphs-{}",
+    "max_num_batched_tokens": "steps-{}",
+    "tensor_parallel_size": "tp{}",
+}
+"""How a variant's name says the value of a flag."""
 
 
 def neighbours(value: Value, root: Value) -> Iterator[tuple[str, Value]]:
@@ -72,8 +84,9 @@ def name_of(value: Value, situation: Situation) -> str:
         elif key == "layout" and "replicas" in item:
             parts.append(f"replicas{item['replicas']}")
         elif key.startswith("args."):
-            short = "".join(word[0] for word in key[5:].split("_"))
-            parts.append(f"{short}{item}".lower())
+            parts.append(
+                _FLAGS.get(key[5:], key[5:].replace("_", "-") + "-{}").format(item).lower()
+            )
     return name_from("+".join(parts), DEFAULT)
 
 
