@@ -63,7 +63,7 @@ def test_a_row_helps_with_limits_that_exist_and_names_a_stored_campaign() -> Non
         assert move.helps <= {*LIMITS, "TTFT", "TPOT"}
         assert all(0.5 < gain < 4 for gain in move.gain)
         assert move.gives
-        assert move.seen is None or (root / move.seen).is_dir()
+        assert move.campaign is None or (root / move.campaign).is_dir()
 
 
 def test_gains_are_between_those_of_few_and_of_many_in_flight() -> None:

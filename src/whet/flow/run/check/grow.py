@@ -16,7 +16,7 @@ from whet.flow.run.plan import Engines, Plan, Recorder
 from whet.flow.run.traffic.traced import store_points
 from whet.predict import assess_variants
 
-_ASKED: Final = "asked"
+_NAME: Final = "candidate"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,7 @@ class Grower:
 
     def refusal(self, plan: Plan, value: Mapping[str, Any]) -> str | None:
         """Return why a configuration cannot run on this machine; None where it can."""
-        _, _, refused = self._resolve(plan, {_ASKED: value})
+        _, _, refused = self._resolve(plan, {_NAME: value})
         return next(iter(refused.values()), None)
 
     def add(self, plan: Plan, values: Mapping[str, Mapping[str, Any]]) -> Plan:

@@ -217,9 +217,9 @@ def _more_tokens(step: int) -> Changes:
         tokens = own["num_tokens"] + step
         if not 1 <= tokens <= (_K if own["method"] == "mtp" else _MOST_K):
             raise Stays(f"{own['num_tokens']} draft tokens are at the end of the range")
-        kept = {key: item for key, item in own.items() if key != "num_tokens_by_load"}
+        rest = {key: item for key, item in own.items() if key != "num_tokens_by_load"}
         why = f"{tokens} draft tokens in place of {own['num_tokens']}"
-        yield Change(value=_set(value, speculation={**kept, "num_tokens": tokens}), why=why)
+        yield Change(value=_set(value, speculation={**rest, "num_tokens": tokens}), why=why)
 
     return changes
 

@@ -1,7 +1,7 @@
 """The playbook: every change that a search may make to a configuration, a row each.
 
 To add a move: a row of moves.csv, and a function in changes.py. The table's ``few`` and ``many``
-are gains that whet's own campaigns saw (``seen``) at 8 and at 128 requests in flight; they order
+are gains that whet's own campaigns saw (``campaign``) at 8 and at 128 requests in flight; they order
 the moves and decide nothing. Moves without a campaign are guesses, and say so.
 """
 
@@ -30,7 +30,7 @@ class Move:
 
     ``helps`` are limits that call for it (keys of ``predict.performance.bottleneck.CHANGES``), and
     latencies that it shortens (``TTFT``, ``TPOT``).
-    ``seen`` is the campaign that ``gain`` is from; None: not measured by whet.
+    ``campaign`` is the one that ``gain`` is from; None: not measured by whet.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Move:
     gain: tuple[float, float]
     changes: Changes
     helps: frozenset[str] = frozenset()
-    seen: str | None = None
+    campaign: str | None = None
 
     def expected(self, in_flight: float) -> float:
         """The gain at a load, between the two on a logarithmic scale."""
@@ -69,7 +69,8 @@ def options(situation: Situation, value: Value, spec: SearchSpec) -> Iterator[Op
         first = bool(words & set(spec.always))
         try:
             for change in move.changes(situation, value):
-                note = "" if move.seen else "; not measured by whet on such a card"
+                measured = move.campaign is not None and not situation.unmeasured_card
+                note = "" if measured else "; not measured by whet on such a card"
                 yield Option(
                     move=move, value=change.value, reason=f"{change.why}{note}", first=first
                 )
@@ -98,7 +99,7 @@ def _read_moves() -> Iterator[Move]:
                 gives=row["gives"],
                 gain=(float(row["few"]), float(row["many"])),
                 helps=frozenset(filter(None, row["helps"].split(" & "))),
-                seen=row["seen"] or None,
+                campaign=row["campaign"] or None,
                 changes=CHANGES[row["move"]],
             )
 
