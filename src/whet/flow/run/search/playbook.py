@@ -1,8 +1,8 @@
 """The playbook: every change that a search may make to a configuration, a row each.
 
 To add a move: a row of moves.csv, and a function in changes.py. The table's ``few`` and ``many``
-are gains that whet's own campaigns saw (``campaign``) at 8 and at 128 requests in flight; they order
-the moves and decide nothing. Moves without a campaign are guesses, and say so.
+are gains that whet's own campaigns saw (``campaign``) at 8 and at 128 requests in flight; they
+order the moves and decide nothing. Moves without a campaign are guesses, and say so.
 """
 
 from __future__ import annotations
