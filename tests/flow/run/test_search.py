@@ -1,50 +1,89 @@
-"""A run with ``search:`` on the scripted engine: what is tried, resumed, left and recorded."""
+"""A run with ``search:`` on the scripted engine: what is tried, resumed, left out and recorded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.flow.stage import FakeEngine, tiny_spec
+from whet.core.errors import UsageError
 from whet.core.protocols import Silent
+from whet.core.records.load import TrialRecord
+from whet.core.records.quality_checks import GateVerdict
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder
+from whet.load import run_trial
+from whet.quality import Measured, QualityPlan, measure_quality
+
+FAST = {"int4": 3, "int8": 2}
+"""Output tokens of each answer count so many times, by what a variant's name begins with."""
 
 
 @pytest.fixture
-def engine() -> FakeEngine:
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    speed_up(monkeypatch, FAST)
     return FakeEngine()
+
+
+def speed_up(monkeypatch: pytest.MonkeyPatch, speeds: Mapping[str, int]) -> None:
+    """Let variants write more tokens in the same time."""
+
+    def trial(*args: Any, **kwargs: Any) -> TrialRecord:
+        record = run_trial(*args, **kwargs)
+        factor = speeds.get(record.variant.partition("+")[0], 1)
+        events = tuple(
+            replace(event, output_tokens=(event.output_tokens or 0) * factor)
+            for event in record.requests
+        )
+        return replace(record, requests=events)
+
+    monkeypatch.setattr("whet.flow.serving.run_trial", trial)
 
 
 @dataclass
 class Noted(Silent):
+    """An observer that remembers what it was told."""
+
     notes: list[str] = field(default_factory=list)
+    cells: list[tuple[str, str]] = field(default_factory=list)
 
     def note(self, message: str) -> None:
         self.notes.append(message)
 
     warn = note
 
+    def cell(self, cell: CellSummary, standing: str) -> None:
+        self.cells.append((cell.variant, standing))
 
-def spec(folder: Path, *, search: dict[str, Any], **load: Any) -> Spec:
-    small = {
-        "concurrency": [1, 2, 4],
-        "confirm": False,
-        "min_requests": 4,
-        "requests_per_slot": 2,
-        "warmup_requests": 2,
+
+def spec(folder: Path, search: dict[str, Any] | None = None, **change: Any) -> Spec:
+    rounded = {"source": str(folder / "heldout.jsonl"), "samples": 4}
+    data: dict[str, Any] = {
+        "engine": {"name": "vllm", "args": {"max_model_len": 512}},
+        "evidence": {"accept_unproved": ["prefix_cache", "settings", "speculation", "weights"]},
+        "recipes": {
+            "int4": {"method": "rtn", "calibration": rounded},
+            "int8": {"method": "rtn", "scheme": "W8A8", "calibration": rounded},
+        },
+        "load": {
+            "concurrency": [1, 2, 4],
+            "confirm": False,
+            "min_requests": 4,
+            "requests_per_slot": 2,
+            "warmup_requests": 2,
+        },
+        "objective": {"ttft_ms": [1e6], "recommend_ttft_ms": 1e6},
+        "variants": {},
     }
-    engine = {"name": "vllm", "args": {"max_model_len": 512}}
-    evidence = {"accept_unproved": ["prefix_cache", "settings", "speculation", "weights"]}
-    return tiny_spec(
-        folder, load=small | load, search=search, engine=engine, evidence=evidence, variants={}
-    )
+    return tiny_spec(folder, **data | change, search={"time": "1h"} if search is None else search)
 
 
 def ran(engine: FakeEngine, spec: Spec, root: Path, *, resume: bool = False) -> tuple[Run, Noted]:
@@ -54,12 +93,112 @@ def ran(engine: FakeEngine, spec: Spec, root: Path, *, resume: bool = False) -> 
     return Run.read(root), noted
 
 
-def test_it_begins_at_the_default_and_tries_what_the_playbook_says(
-    engine: FakeEngine, tmp_path: Path
-) -> None:
-    result, noted = ran(engine, spec(tmp_path, search={"time": "1h"}), tmp_path / "run")
-    print(noted.notes, engine.started, result.tried, result.search)
+def test_it_goes_from_the_default_to_the_cheapest(engine: FakeEngine, tmp_path: Path) -> None:
+    result, noted = ran(engine, spec(tmp_path), tmp_path / "run")
     assert engine.started[0] == "default"
-    assert set(result.tried) == set(engine.started)
-    assert result.decision is not None
+    assert set(engine.started) == set(result.tried) == {"default", "int8", "int4"}
+    assert {name: each.standing for name, each in result.tried.items()} == {
+        "default": "start",
+        "int8": "adopted",
+        "int4": "adopted",
+    }
+    assert next(cell for cell in noted.cells if not cell[1])[0] == "default"
+    assert ("int4", "adopted") in noted.cells
+    assert result.search is not None
+    assert result.search.stopped == "nothing better is expected"
+    (worth,) = result.search.worth
+    assert (worth.change, worth.without) == ("weights=int4", "default")
+    assert worth.ratio == pytest.approx(3, rel=0.3)
+    reasons = dict(result.search.not_tried)
+    assert reasons["fp8"] == "for GPUs"
     assert not result.missing
+
+
+def test_a_resume_starts_nothing_that_is_stored(engine: FakeEngine, tmp_path: Path) -> None:
+    first, _ = ran(engine, spec(tmp_path), tmp_path / "run")
+    started = list(engine.started)
+    again, _ = ran(engine, spec(tmp_path), tmp_path / "run", resume=True)
+    assert engine.started == started
+    assert again.tried == first.tried
+    assert again.search is not None
+    assert first.search is not None
+    assert again.search.elapsed_s >= first.search.elapsed_s
+
+
+def test_a_search_that_was_killed_goes_on(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("whet.flow.run.search.search.Search._propose", stop)
+        with pytest.raises(KeyboardInterrupt):
+            ran(engine, spec(tmp_path), tmp_path / "run")
+    assert engine.started == ["default"]
+    result, _ = ran(engine, spec(tmp_path), tmp_path / "run", resume=True)
+    assert engine.started.count("default") == 1
+    assert set(result.tried) == {"default", "int8", "int4"}
+
+
+def test_a_server_that_does_not_start_is_left(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.refuses = {"int4"}
+    result, _ = ran(engine, spec(tmp_path), tmp_path / "run")
+    assert result.tried["int4"].standing == "failed"
+    assert result.decision is not None
+
+
+def test_never_and_always_steer(engine: FakeEngine, tmp_path: Path) -> None:
+    steer = {"time": "1h", "never": ["4-bit weights"], "always": ["int8"]}
+    result, _ = ran(engine, spec(tmp_path, steer), tmp_path / "run")
+    assert set(result.tried) == {"default", "int8"}
+    assert result.search is not None
+    assert ("int4", "search.never names it") in result.search.not_tried
+
+
+def test_a_move_that_there_is_not_is_refused(engine: FakeEngine, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"search.never: 'int44' is not a move; did you mean"):
+        ran(engine, spec(tmp_path, {"never": ["int44"]}), tmp_path / "run")
+
+
+def test_too_little_time_is_refused(engine: FakeEngine, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"search.time is 1 min 00 s, and 6 server starts") as error:
+        ran(engine, spec(tmp_path, {"time": "60s"}), tmp_path / "run")
+    assert error.value.fix == "give it more time"
+    assert engine.started == []
+
+
+def test_when_the_time_is_spent_there_is_an_answer(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.flow.run.search.search.Search.reserve_s", 1e9)
+    result, _ = ran(engine, spec(tmp_path, {"time": "4m"}), tmp_path / "run")
+    assert result.search is not None
+    assert result.search.stopped == "the time is spent"
+    assert result.decision is not None
+
+
+def test_weights_whose_answers_are_wrong_end_their_family(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(url: str, model: str, plan: QualityPlan, **options: Any) -> Measured:
+        done = measure_quality(url, model, plan, **options)
+        word: GateVerdict = "fail" if plan.variant.startswith("int4") else "pass"
+        verdicts = tuple((tolerance, word) for tolerance in (0.01, 0.02, 0.05))
+        return replace(done, record=replace(done.record, verdicts=verdicts))
+
+    monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", measured)
+    result, _ = ran(engine, spec(tmp_path), tmp_path / "run")
+    assert result.tried["int4"].standing == "wrong answers"
+    assert result.decision is not None
+    assert result.decision.recommendation is not None
+    assert result.decision.recommendation.variant == "int8"
+
+
+def test_listed_variants_are_where_it_begins(engine: FakeEngine, tmp_path: Path) -> None:
+    listed = {"mine": {"prefix_cache": True, "args": {"max_num_seqs": 8}}}
+    whole = spec(tmp_path, variants=listed, reference="mine")
+    result, _ = ran(engine, whole, tmp_path / "run")
+    assert engine.started[:2] == ["default", "mine"]
+    assert result.decision is not None
+    assert result.require_spec().reference == "mine"

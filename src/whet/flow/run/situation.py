@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from whet.core.provenance import Device
 from whet.core.records.model import ModelFacts
 from whet.core.spec import RecipeSpec
+
+START_S: Final = {"cpu": 30.0, "cuda": 75.0}
+"""Seconds of a server's start by kind of device, before one has been timed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from whet.core.load import Load
 from whet.core.provenance import Device
 from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
 from whet.core.spec import RecipeSpec, Spec
+from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.engines.compatibility import PlannedMachine, version_of
 from whet.engines.machine import find_capability, has_cuda_compiler
@@ -21,9 +22,10 @@ from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints, store
 from whet.flow.run.check.facts import GENERATED, Facts, find_facts
 from whet.flow.run.check.heads import find_heads
 from whet.flow.run.plan import Plan, Recorder
-from whet.flow.run.situation import Published, Situation, TrafficShape
+from whet.flow.run.situation import START_S, Published, Situation, TrafficShape
 from whet.flow.run.traffic.logged import TrafficLog, copied_share
 from whet.load import Draw, build_workload
+from whet.metrics.significance import looks_at
 from whet.predict import longest_request
 from whet.predict.feasibility import COPY_FIX, copy_difference
 from whet.predict.hardware import model_words
@@ -80,6 +82,7 @@ def find_situation(
     ``CheckpointError`` for one that cannot be read.
     """
     spec, target = facts.spec, facts.target
+    _require_time(spec, device)
     return Situation(
         target=target,
         device=device,
@@ -95,6 +98,19 @@ def find_situation(
         nvcc=planned is not None or _compiles(spec),
         unmeasured_card=_is_unmeasured(device),
     )
+
+
+def _require_time(spec: Spec, device: Device) -> None:
+    """``UsageError`` for less time than the default, one other and their confirmation take."""
+    starts = 2 + 2 * looks_at(spec.load.max_starts)[0]
+    least = starts * START_S.get(device.kind, 0.0)
+    if spec.search is not None and spec.search.time < least and spec.engine.url is None:
+        raise UsageError(
+            f"search.time is {human_duration(spec.search.time)}, and {starts} server starts, which "
+            "the default and one other configuration with their confirmation need, take about "
+            f"{human_duration(least)}",
+            fix="give it more time",
+        )
 
 
 def _recipes(facts: Facts) -> Iterator[tuple[str, RecipeSpec]]:

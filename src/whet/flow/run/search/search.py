@@ -25,11 +25,9 @@ from whet.flow.run.search.grid import Measurer, Waves
 from whet.flow.run.search.history import outcome_of, stored_waves, value_of
 from whet.flow.run.search.outcomes import Outcome, incumbent, standing, worths
 from whet.flow.run.search.playbook import Option, require_known
-from whet.flow.run.situation import Situation
+from whet.flow.run.situation import START_S, Situation
 from whet.metrics.significance import looks_at
 
-START_S: Final = {"cpu": 45.0, "cuda": 120.0}
-"""Seconds of a start before one of the run has been timed."""
 _CELL_S: Final = 20.0
 _FINALISTS: Final = 2
 _CHECKED: Final = 3
