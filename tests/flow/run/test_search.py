@@ -162,7 +162,8 @@ def test_a_move_that_there_is_not_is_refused(engine: FakeEngine, tmp_path: Path)
 
 
 def test_too_little_time_is_refused(engine: FakeEngine, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"search.time is 1 min 00 s, and 6 server starts") as error:
+    says = "search.time is 1 min 00 s, and 6 server starts"
+    with pytest.raises(UsageError, match=says) as error:
         ran(engine, spec(tmp_path, {"time": "60s"}), tmp_path / "run")
     assert error.value.fix == "give it more time"
     assert engine.started == []
