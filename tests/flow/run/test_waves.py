@@ -100,7 +100,7 @@ class Search:
         by_name = {item.variant.name: item for item in self.plan.resolved}
         cells = tuple(cells_of(self.plan.spec.load.points, range(self.plan.spec.load.trials)))
         servers = tuple((by_name[name], cells) for name in names)
-        return Wave(servers=servers, check=frozenset(check), rate=rate)
+        return Wave(servers=servers, check=lambda: check, rate=rate)
 
 
 @contextmanager
@@ -376,16 +376,19 @@ def test_on_other_devices_a_wave_is_a_round_of_sessions_side_by_side(
         done: list[str] = []
         search.wave("b", "fp16", "c", check={"fp16", "c"}, meanwhile=lambda: done.append("made"))
         assert done == ["made"]
-        assert Run(search.store).quality.keys() == {"fp16", "c"}
+        assert Run(search.store).quality.keys() == {"fp16", "b", "c"}
         search.wave("b")
     assert away.calls == [
         [(("fp16",), True, "")],  # its answers are what the others are compared with
-        [(("b",), False, ""), (("c",), True, "")],
+        [(("b",), True, ""), (("c",), True, "")],  # each is asked on the start that is measured
     ]
     assert len(desk.ear.cells) == 6  # type: ignore[attr-defined]
 
 
-def test_on_other_devices_rates_are_searched_first(desk: Stage, tmp_path: Path) -> None:
+def test_on_other_devices_rates_are_searched_first(
+    desk: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", desk.bench.measure_quality)
     desk.bench.capacity = dict.fromkeys(VARIANTS, 16.0)
     away = Elsewhere()
     with searching(desk, tmp_path, load=FIND, executor=away) as search:

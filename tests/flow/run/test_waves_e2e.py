@@ -66,7 +66,7 @@ def test_two_waves_overlap_where_nothing_is_timed(tmp_path: Path) -> None:
             assert not store.done("trials", "plain--b001-t0")
 
         with Measurer(recorder=recorder, engines=lambda _: engine).open_waves() as waves:
-            wave = Wave(servers=tuple(servers[name] for name in first), check=frozenset(first))
+            wave = Wave(servers=tuple(servers[name] for name in first), check=lambda: first)
             waves.measure(plan, wave)
             assert all(map(psutil.pid_exists, pids(store, first)))
             waves.measure(plan, Wave(servers=(servers["plain"],)), meanwhile=wait_for_answers)
