@@ -132,7 +132,9 @@ def _compile_key(outcome: Outcome) -> str:
     drafts = {**value.get("speculation", {})}
     shape = ("weights", "kernels", "performance_mode")
     args = {
-        name: item for name, item in value.get("args", {}).items() if name != "api_server_count"
+        name: item
+        for name, item in value.get("args", {}).items()
+        if name != "api_server_count" and "FULL" not in str(item)
     }
     return repr(([value.get(name) for name in shape], drafts, sorted(args.items())))
 
