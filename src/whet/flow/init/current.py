@@ -103,13 +103,9 @@ def current_variant(
                 method = read_head(checkpoints.find(draft)).method
                 own = {"method": method, **own, "draft": shown_model(draft, folder)}
             variant["speculation"] = own
+    settings = {"args": dict(serve.args), "env": dict(present.env)}
     variant["prefix_cache"] = serve.prefix_cache
-    return variant | {key: dict(value) for key, value in _settings(present) if value}
-
-
-def _settings(present: PresentCommand) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield "args", present.serve.args
-    yield "env", present.env
+    return variant | {key: value for key, value in settings.items() if value}
 
 
 def _is_copy(serve: ServeCommand, target: ModelFacts, checkpoints: Checkpoints) -> bool:
@@ -204,11 +200,11 @@ def _services(text: str) -> Iterator[_Server]:
 
 def _mappings(root: Any) -> Iterator[Mapping[Any, Any]]:
     """Yield every mapping below ``root`` once, in its order, whatever aliases lead to it."""
-    waiting, seen = [root], set[int]()
+    waiting, visited = [root], set[int]()
     while waiting:
         node = waiting.pop()
-        if isinstance(node, dict | list) and id(node) not in seen:
-            seen.add(id(node))
+        if isinstance(node, dict | list) and id(node) not in visited:
+            visited.add(id(node))
             waiting += reversed(list(node.values() if isinstance(node, dict) else node))
             if isinstance(node, dict):
                 yield node
