@@ -49,7 +49,8 @@ class DiskUse:
             return None
         fixes = {"give --output-dir": self.copy_bytes, "set HF_HOME": self.download_bytes}
         others = " or ".join(fix for fix, size in fixes.items() if size)
-        return f"{self.text}; free some, or {others} to choose a folder on another disk"
+        short = human_bytes(self.needed_bytes - self.free_bytes)
+        return f"{self.text}; free {short}, or {others} to choose a folder on another disk"
 
 
 def disk_uses(
