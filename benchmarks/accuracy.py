@@ -25,12 +25,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.fit import fit
+from benchmarks.fit import fit, predict_latencies
 from whet.core.records.codec import decode, encode
 from whet.core.run import Run
 from whet.predict.hardware import CUDA, known_name
 from whet.predict.performance import Coefficients, calibration_of
-from whet.predict.performance.observe import Observation, observations_of, predict_latencies
+from whet.predict.performance.observe import Observation, observation_of
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "results" / "foresight"
@@ -87,6 +87,14 @@ def add(root: Path, group: str, fitted: Sequence[str], outside: Sequence[str]) -
         for row in rows:
             file.write(json.dumps(encode(row), separators=(",", ":")) + "\n")
     print(f"{group}: {sum(row.group == group for row in rows)} cells of {len(rows)}")
+
+
+def observations_of(run: Run) -> list[Observation]:
+    """Every trial that can be one."""
+    device = run.require_environment().device
+    return [
+        observation for trial in run.trials for observation in observation_of(run, trial, device)
+    ]
 
 
 def write_coefficients(gpu: str) -> None:

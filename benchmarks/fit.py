@@ -11,12 +11,28 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from whet.core.spec import SIXTEEN_BIT
 from whet.predict.hardware import Sheet
-from whet.predict.performance.coefficients import TYPICAL, Coefficients
-from whet.predict.performance.observe import Observation, predict_latencies
+from whet.predict.performance import StepModel, simulate
+from whet.predict.performance.coefficients import Coefficients
+from whet.predict.performance.observe import Latencies, Observation, mean_latencies
 
 _Values = NDArray[np.float64]
 
+TYPICAL: Final = Coefficients(
+    bandwidth={SIXTEEN_BIT: 0.8},
+    compute={SIXTEEN_BIT: 0.7},
+    kv_bandwidth=0.7,
+    attention=0.4,
+    layer_s=28e-6,
+    step_s=1e-3,
+    sequence_s=4e-6,
+    prefill_s=11e-3,
+    request_s=1.5e-3,
+    message_s=6e-5,
+    turns=8.0,
+)
+"""Where a fit begins."""
 _WEIGHTS: Final = {"ttft": 0.5, "tpot": 1.0, "e2e": 1.0, "steps": 0.7}
 _BOUNDS: Final = {
     "kv_bandwidth": (0.1, 1.0),
@@ -66,6 +82,17 @@ def fit(observations: Sequence[Observation], sheet: Sheet) -> Coefficients:
         diff_step=_STEP,
     )
     return space.coefficients(solution.x)
+
+
+def predict_latencies(
+    observation: Observation, coefficients: Coefficients, sheet: Sheet
+) -> Latencies:
+    """The latencies that coefficients give for the observation's requests."""
+    model = StepModel(observation.work, sheet, coefficients, draft=observation.draft)
+    result = simulate(
+        observation.requests, model, observation.limits, in_flight=observation.in_flight
+    )
+    return mean_latencies(result, observation.in_flight)
 
 
 class _Space:

@@ -6,12 +6,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from benchmarks.fit import fit
+from benchmarks.fit import TYPICAL, fit, predict_latencies
 
 from tests.predict.performance.builders import LIMITS, SHEET, WORK
 from tests.predict.performance.test_simulator import lengths
-from whet.predict.performance.coefficients import TYPICAL, Coefficients
-from whet.predict.performance.observe import Latencies, Observation, predict_latencies
+from whet.predict.performance.coefficients import Coefficients
+from whet.predict.performance.observe import Latencies, Observation
 
 TRUE = replace(
     TYPICAL,

@@ -109,7 +109,7 @@ def test_a_disk_too_small_for_the_download_and_the_copies(
     said = whet("run")
     assert said.code == InfeasibleError.exit_code, said.err
     assert "of downloads, " in said.err
-    assert "of quantized copies), but its disk has 14 GiB free; free " in said.err
+    assert "of quantized copies), 14 GiB free; free " in said.err
     assert hub.sent_bytes < 10**6
     assert not list((tmp_path / "cache").rglob("*.incomplete"))
 

@@ -38,14 +38,12 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModelHub]:
         yield running
 
 
-def write_log(
-    path: Path, requests: int = 1500, *, timed: bool = True, even: bool = False, **change: Any
-) -> Path:
+def write_log(path: Path, requests: int = 1500, *, timed: bool = True, **change: Any) -> Path:
     """Questions behind two system prompts; 2 a second, 6 a second for the last tenth."""
     rng = np.random.default_rng(3)
     at, lines = 1_760_000_000.0, []
     for number in range(requests):
-        at += 0.5 if even else rng.exponential(1 / (6 if number > 0.9 * requests else 2))
+        at += rng.exponential(1 / (6 if number > 0.9 * requests else 2))
         system = f"You are the desk {number % 2}. " * 10
         user = f"Where is the order {number} that I paid for in {1900 + number}?"
         answer = {"message": {"role": "assistant", "content": "It is on its way to you."}}
@@ -90,13 +88,6 @@ def test_the_spec_comes_from_the_log_the_model_and_the_device(
     assert "  # for everything: quantizing," in text
     checked = whet("check", *H100)
     assert (checked.code, checked.err) == (0, ""), checked.err
-
-
-def test_equal_gaps_have_no_burstiness_to_show(whet: Whet, hub: ModelHub, tmp_path: Path) -> None:
-    write_log(tmp_path / "log.jsonl", even=True)
-    said = whet("init", "--model", NAME, "--traffic", "log.jsonl", *H100)
-    assert said.code == 0, said.err
-    assert "burstiness inf (1 is Poisson)" in said.out
 
 
 def test_a_log_without_times_has_requests_in_flight(

@@ -12,7 +12,7 @@ from tests.cli.stage import Whet, write_spec, write_whole_spec
 from tests.flow.stage import FakeEngine
 from tests.scripted_server import scripted_server
 from whet.core.errors import NothingQualifiesError, UsageError
-from whet.core.spec.overrides import apply_overrides
+from whet.core.spec.reading import apply_overrides
 from whet.demo import pair_paths
 
 USAGE = UsageError.exit_code

@@ -183,7 +183,7 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
         (["--workload", "prompt=9,output=9,shared=9"], USAGE, "leave nothing of a prompt of 9"),
         (["--workload", "prompt=200000,output=9"], USAGE, "do not fit the model's 131,072"),
         ([*TRAFFIC, "--gpus", "H300"], USAGE, "no GPU is known as 'H300'"),
-        ([*TRAFFIC, "--gpus", "H100"], USAGE, "'H100' is ambiguous: H100 PCIe, H100 SXM"),
+        ([*TRAFFIC, "--gpus", "H100"], USAGE, "no GPU is known as 'H100' (known: "),
         ([*TRAFFIC, "--parallel", "two"], USAGE, "'two' is not understood; give numbers of GPUs"),
         ([*TRAFFIC, "--gpus", "4x L4", "--parallel", "tp8"], USAGE, "TP8 needs 8 GPUs and --gpus"),
         ([*TRAFFIC, "--parallel", "tp3"], USAGE, "none of these layouts divides the model"),

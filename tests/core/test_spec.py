@@ -32,7 +32,7 @@ def test_a_minimal_spec_has_the_standard_variants() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tier", "price"), [("H100 SXM", 2.95), ("2x L4", 1.60), ("rtx 4090", 0.43)]
+    ("tier", "price"), [("H100 SXM", 2.95), ("2x L4", 1.60), ("rtx 4090", 0.44)]
 )
 def test_a_tier_alone_takes_the_price_of_the_table(tier: str, price: float) -> None:
     hardware = parse_spec({**MINIMAL, "hardware": {"tier": tier}}, base=Path("/base")).hardware

@@ -34,8 +34,7 @@ from tests.deploy.manifests import (
 from whet.core.errors import UsageError
 from whet.core.records.codec import decode
 from whet.core.records.engine import ResolvedEngine
-from whet.deploy.render import Site, render, render_script, site_name
-from whet.deploy.target import TARGETS
+from whet.deploy.render import TARGETS, Site, render, render_script, site_name
 from whet.engines.vllm import flags as vllm_flags
 
 REPOSITORY = Path(__file__).parents[2]

@@ -248,7 +248,7 @@ def test_pages_give_slots_context_and_the_models_name() -> None:
             raise HttpError("not found", status=404)
         return json.dumps(pages[path])
 
-    with patch("whet.engines.pages.get_text", answer):
+    with patch("whet.engines.probe.get_text", answer):
         declared = read_declared("http://127.0.0.1:1")
         pages.clear()
         silent = read_declared("http://127.0.0.1:1")

@@ -14,7 +14,7 @@ from tests.scripted_server import scripted_server
 from whet.client.counters import info_labels, parse_counters
 from whet.core.errors import EngineLostError
 from whet.core.records.evidence import Declared
-from whet.engines.pages import flatten
+from whet.engines.probe import flatten
 from whet.engines.vllm.server_info import read_declared
 
 CONFIG = {

@@ -225,7 +225,7 @@ def verdicts(made: ResolvedEngine, log: str) -> dict[str, Verdict]:
     def answer(_url: str, path: str, **_options: object) -> str:
         return recorded("server_info.json") if path == "/server_info" else '{"data": []}'
 
-    with patch("whet.engines.pages.get_text", answer):
+    with patch("whet.engines.probe.get_text", answer):
         declared = read_declared("http://127.0.0.1:1")
     return {each.claim.kind: each for each in judge_start(made, PROFILE.read_log(log), declared)}
 
@@ -314,7 +314,7 @@ def test_without_a_cache_no_token_may_come_from_one(hits: int, outcome: str) -> 
 def test_pages_give_resolved_settings_and_the_models_name() -> None:
     cards = json.dumps({"data": [{"id": "fp8", "max_model_len": 2048}]})
     pages = {"/server_info": recorded("server_info.json"), "/v1/models": cards}
-    with patch("whet.engines.pages.get_text", lambda _url, path, **_options: pages[path]):
+    with patch("whet.engines.probe.get_text", lambda _url, path, **_options: pages[path]):
         declared = read_declared("http://127.0.0.1:1")
     assert (declared.version, declared.models) == ("0.5.17", ("fp8",))
     assert dict(declared.cache) == {"cache_dtype": "fp8_e4m3", "enable_prefix_caching": "True"}

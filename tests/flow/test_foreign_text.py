@@ -25,8 +25,7 @@ from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, Mea
 from whet.core.redact import UNPRINTABLE
 from whet.core.spec import Spec, load_spec, parse_spec
 from whet.deploy.monitoring import monitoring_files
-from whet.deploy.render import render_script, write_deployment
-from whet.deploy.target import TARGETS
+from whet.deploy.render import TARGETS, render_script, write_deployment
 from whet.engines import get_profile
 from whet.flow.ci.scaffold import write_pipelines
 from whet.watch.causes import CAUSES, Finding

@@ -49,7 +49,7 @@ def pages(*changes: tuple[str, str], without: tuple[str, ...] = ()) -> Declared:
 
     whole = "".join(text(name) for path, name in _PAGES.items() if path not in without)
     assert all(old in whole for old, _ in changes)
-    with patch("whet.engines.pages.get_text", answer):
+    with patch("whet.engines.probe.get_text", answer):
         return read_declared("http://127.0.0.1:8000")
 
 

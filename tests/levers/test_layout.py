@@ -12,7 +12,7 @@ from whet.core.records.evidence import Verdict
 from whet.core.records.load import Counters
 from whet.engines import get_engine
 from whet.levers import judge_cell
-from whet.levers.layout import BY_SOURCE, GENERATED_BY
+from whet.levers.parallelism import BY_SOURCE, GENERATED_BY
 
 GENERATED = "vllm:generation_tokens_total"
 RECEIVED = f'{BY_SOURCE}{{source="external_kv_transfer"}}'

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.predict.builders import cpu, gpu, model, variant
-from whet.core.records.engine import Speculation, Variant
+from whet.core.records.engine import Variant
 from whet.core.records.plan import Problem
 from whet.core.spec import Spec, parse_spec
 from whet.predict import Traffic, advise, assess_variants, fitting_length
@@ -50,33 +50,6 @@ def problems(found: Variant, *, devices: int = 1, **shape: Any) -> list[Problem]
 def test_a_plain_variant_needs_no_advice() -> None:
     assert said(variant()) == ()
     assert problems(variant()) == []
-
-
-def test_many_in_flight_want_more_than_one_api_server() -> None:
-    many = replace(QUIET, largest_batch=128)
-    (sentence,) = said(variant(), many)
-    assert "for 128 in flight measure api_server_count 4" in sentence
-    assert said(variant(api_server_count=4), many) == ()
-    assert said(variant(), replace(QUIET, largest_batch=127)) == ()
-    assert advise(variant(), target=model(), device=cpu(), traffic=many) == ()
-
-
-def test_steps_that_no_cuda_graph_holds() -> None:
-    head = Speculation(method="eagle3", num_tokens=4, draft_path="/head")
-    found = replace(variant(), speculation=head)
-    (sentence,) = said(found, replace(QUIET, largest_batch=103))
-    assert "has 515 tokens" in sentence
-    assert "set max_cudagraph_capture_size to 515" in sentence
-    assert said(found, replace(QUIET, largest_batch=102)) == ()  # 510 tokens
-    larger = replace(variant(max_cudagraph_capture_size=1024), speculation=head)
-    assert said(larger, replace(QUIET, largest_batch=103)) == ()
-    smaller = replace(
-        variant(compilation_config='{"max_cudagraph_capture_size":64}'), speculation=head
-    )
-    (sentence,) = said(smaller, replace(QUIET, largest_batch=13))
-    assert "has 65 tokens, more than vLLM's largest CUDA graph (64)" in sentence
-    eager = replace(variant(enforce_eager=True), speculation=head)
-    assert said(eager, replace(QUIET, largest_batch=103)) == ()
 
 
 @pytest.mark.parametrize(("value", "warned"), [(0.93, False), (0.94, True)])
@@ -218,14 +191,3 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
     assert problem.kind == "shape"
     assert "model.layers.0.self_attn.q_proj reads 2048 values" in problem.message
     assert "read 4096, 11008" in problem.message
-
-
-def test_prompts_of_a_mixture_want_a_graph() -> None:
-    """Those of a dense model do not, nor where the graphs are long enough or all are left out."""
-    long = replace(QUIET, p99_tokens=1500, longest_tokens=4096)
-    (sentence,) = said(variant(), long, experts=128)
-    assert "largest has 512 tokens" in sentence
-    assert "max_cudagraph_capture_size 2048" in sentence
-    assert said(variant(), long) == ()
-    assert said(variant(max_cudagraph_capture_size=2048), long, experts=128) == ()
-    assert said(variant(enforce_eager=True), long, experts=128) == ()

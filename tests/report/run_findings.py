@@ -19,11 +19,12 @@ from whet.core.records.decision import (
     CellDecision,
     Decision,
     Excluded,
+    LeverEffect,
+    LeverEffects,
     LimitAdvice,
     MatrixEntry,
     Recommendation,
 )
-from whet.core.records.effects import LeverEffect, LeverEffects
 from whet.core.records.evidence import Claim, Verdict
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
 from whet.core.records.summary import Difference, Estimate

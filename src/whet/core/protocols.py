@@ -22,29 +22,23 @@ class Server(Protocol):
     @property
     def base_url(self) -> str:
         """``http://127.0.0.1:41231``, without ``/v1``."""
-        ...
 
     @property
     def model_name(self) -> str:
         """The name that requests must ask for."""
-        ...
 
     @property
     def start(self) -> StartFacts:
         """How it came up."""
-        ...
 
     def memory_bytes(self) -> int | None:
         """Memory of the process tree now: device memory on a GPU, resident on a CPU."""
-        ...
 
     def log_text(self) -> str:
         """Everything that the engine has printed so far, secrets redacted."""
-        ...
 
     def ensure_alive(self) -> None:
         """Raise ``EngineLostError`` with the log's last error line if the process ended."""
-        ...
 
 
 class Engine(Protocol):
@@ -54,15 +48,12 @@ class Engine(Protocol):
 
     def version(self, spec: EngineSpec) -> str:
         """The installed version; ``EngineStartError`` with the fix if it is missing."""
-        ...
 
     def resolve(self, variant: Variant, spec: EngineSpec) -> ResolvedEngine:
         """Everything that will be set, as the record that is stored."""
-        ...
 
     def unsupported(self, resolved: ResolvedEngine) -> str | None:
         """Why this version cannot run it on this device, or None."""
-        ...
 
     def serve(
         self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
@@ -72,7 +63,6 @@ class Engine(Protocol):
         A server that is not ready when ``stop`` is set is given up with ``Interrupted``: Ctrl-C
         reaches the main thread alone, and several servers may come up in threads of their own.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,23 +84,18 @@ class Observer(Protocol):
 
     def stage(self, name: str, detail: str = "") -> None:
         """A stage begins."""
-        ...
 
     def note(self, message: str) -> None:
         """Something worth a line."""
-        ...
 
     def warn(self, message: str) -> None:
         """Something that a person should know before trusting the result."""
-        ...
 
     def progress(self, label: str, done: int, total: int) -> None:
         """Work inside the stage advances."""
-        ...
 
     def cell(self, cell: CellSummary, standing: str) -> None:
         """A cell was measured; ``standing`` says in a few words what it means."""
-        ...
 
 
 Progress = Callable[[int, int], None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,11 +65,18 @@ def hide_gpus_from_cpu_build() -> None:
 
 def cpu_dtype() -> Literal["auto", "float32"]:
     """float32 on an x86 CPU without bfloat16 arithmetic, where it is about five times faster."""
+    flags = set(cpu_info().split())
+    has = not flags or {"avx512_bf16", "amx_bf16", "bf16"} & flags
+    return "auto" if has else "float32"
+
+
+@cache
+def cpu_info() -> str:
+    """``/proc/cpuinfo``; empty on a system without it."""
     try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        return "auto"
-    return "auto" if {"avx512_bf16", "amx_bf16", "bf16"} & set(flags) else "float32"
+        return ""
 
 
 def environment() -> Environment:
@@ -121,16 +129,9 @@ def _cpu() -> Device:
     )
 
 
-@cache
 def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # not Linux: fall back to the platform module
-    return platform.processor() or platform.machine()
+    named = re.search(r"^model name\s*: *(.*\S)", cpu_info(), re.MULTILINE)
+    return named[1] if named else platform.processor() or platform.machine()
 
 
 def _git_commit() -> str | None:

@@ -13,8 +13,7 @@ from whet.core.errors import StorageError
 from whet.core.format import plural
 from whet.core.load import Load, loads_words, workload_key
 from whet.core.provenance import Environment
-from whet.core.records.decision import CellDecision, Decision
-from whet.core.records.effects import LeverEffects
+from whet.core.records.decision import CellDecision, Decision, LeverEffects, Spreads, SpreadSet
 from whet.core.records.engine import ResolvedEngine, StartFacts
 from whet.core.records.evidence import (
     EngineFacts,
@@ -29,7 +28,6 @@ from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.rate_search import RateSearch
 from whet.core.records.search import SearchRecord, Tried
-from whet.core.records.spread import Spreads, SpreadSet
 from whet.core.records.summary import CellSummary
 from whet.core.spec import Spec
 from whet.core.store import RunStore, read_record

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from whet.core.flags import drop_kv_sizing
 from whet.core.load import Load
-from whet.core.records.effects import LeverEffect, LeverEffects
+from whet.core.records.decision import LeverEffect, LeverEffects
 from whet.core.records.summary import Difference, Estimate
 from whet.metrics import METRICS
 from whet.metrics.pooled import Cell, StartTable

@@ -9,16 +9,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+from pydantic import BaseModel, ConfigDict
+
 from whet.core.errors import UsageError
 from whet.core.hub import snapshot_of
+from whet.core.names import did_you_mean
 from whet.core.quote import shell_word, yaml_scalar, yaml_text
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import clean, one_line
 from whet.core.store import write_atomic
-from whet.deploy.target import get_target
 from whet.engines import get_profile
 from whet.engines.deployment import Deployment, Mount
 
@@ -28,6 +32,48 @@ if TYPE_CHECKING:
 SCRIPT: Final = "serve.sh"
 _TEMPLATE: Final = ".j2"
 _NAME_LIMIT: Final = 50  # a label of 63 characters, with room for the suffixes of its resources
+
+
+_RECORD: Final = "target.yaml"
+
+
+class Target(BaseModel):
+    """One platform, as its ``target.yaml`` describes it.
+
+    ``start``, ``monitoring`` and ``rollback`` are shell commands in which ``{folder}``, ``{keys}``,
+    ``{previous}``, ``{name}`` and ``{namespace}`` are replaced by shell words. ``monitoring`` is
+    None where Prometheus and Grafana are the platform's own. ``cluster``: it is Kubernetes.
+    ``model_name`` is the pattern of the names that it can serve.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    cluster: bool = False
+    start: tuple[str, ...]
+    rollback: str
+    monitoring: str | None = None
+    model_name: re.Pattern[str] = re.compile(".*", re.DOTALL)
+
+
+def _templates() -> Traversable:
+    return resources.files("whet.deploy").joinpath("templates")
+
+
+TARGETS: Final = tuple(
+    sorted(item.name for item in _templates().iterdir() if item.joinpath(_RECORD).is_file())
+)
+"""The names of all targets."""
+
+
+@cache
+def get_target(name: str) -> Target:
+    """Return the target of that name; ``UsageError`` for an unknown one."""
+    if name not in TARGETS:
+        known = ", ".join(TARGETS)
+        raise UsageError(f"unknown target {name!r}{did_you_mean(name, TARGETS)} (known: {known})")
+    text = _templates().joinpath(name, _RECORD).read_text(encoding="utf-8")
+    return Target.model_validate(yaml.safe_load(text))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +113,7 @@ def render(target: str, plan: Deployment, site: Site) -> dict[str, str]:
             fix="rename its folder to "
             "letters, digits, '.', '_', '-' and measure again, or choose --target k8s",
         )
-    folder = resources.files("whet.deploy").joinpath("templates", target)
+    folder = _templates().joinpath(target)
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(_TEMPLATE))
     texts = {
         name.removesuffix(_TEMPLATE): _rendered(f"{target}/{name}", plan=plan, site=site)

@@ -136,10 +136,9 @@ class EngineProfile:
     ``read_declared`` takes a base URL without ``/v1``. ``layer_words`` are how the log shows
     quantized layers. ``planned_engine`` makes an engine that resolves variants for another machine;
     ``installation`` is None for an engine that is not a Python package. ``plan_deployment`` plans
-    it in a container; None where there is nothing to deploy. ``cpu_pool_variable`` sizes the KV
-    cache on a CPU, in GiB. ``sized_pool`` are the flags of a server with a KV pool of so many bytes
-    that shares its GPU with others; None where the engine has none. ``trial_args`` (kind of device,
-    ``eager=``) are flags of a server outside of a run.
+    it in a container; None where there is nothing to deploy. ``sized_pool`` are the flags of a
+    server with a KV pool of so many bytes that shares its GPU with others; None where the engine
+    has none. ``trial_args`` (kind of device, ``eager=``) are flags of a server outside of a run.
     """
 
     name: str
@@ -158,7 +157,6 @@ class EngineProfile:
     planned_engine: Callable[[PlannedMachine], Engine] | None = None
     plan_deployment: DeploymentPlanner | None = None
     trial_args: Callable[..., Mapping[str, Scalar]] = lambda _device, *, eager: {}
-    cpu_pool_variable: str = ""
     sized_pool: Callable[[int], Mapping[str, Scalar]] | None = None
 
     def counters_of(self, variant: Variant) -> tuple[tuple[str, str], ...]:

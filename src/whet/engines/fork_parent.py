@@ -31,31 +31,6 @@ _TICK_S = 1.0
 _LONGEST = 1 << 20
 
 
-class ForkedEngine:
-    """The guardian's child; as much of a ``Popen`` as the guardian uses."""
-
-    def __init__(self, pid: int, output: int) -> None:
-        """``output`` is the read end of what it prints."""
-        self.pid = pid
-        self.stdout = os.fdopen(output, "rb", buffering=0)
-        self._code: int | None = None
-
-    def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
-        return self._look(os.WNOHANG)
-
-    def wait(self) -> int:
-        """The exit code, once it has ended."""
-        code = self._look(0)
-        assert code is not None
-        return code
-
-    def _look(self, options: int) -> int | None:
-        if self._code is None and (ended := os.waitpid(self.pid, options))[0]:
-            self._code = os.waitstatus_to_exitcode(ended[1])
-        return self._code
-
-
 def import_server(modules: Sequence[str]) -> None:
     """Import what servers need; ``SystemExit`` where a fork would not be safe."""
     for name in modules:
@@ -93,7 +68,7 @@ def _start(connection: socket.socket) -> list[str]:
     sys.stderr.flush()
     if pid := os.fork():
         os.close(printed)
-        _guard(connection, ForkedEngine(pid, output), start)
+        _guard(connection, pid, output, start)
     connection.close()
     os.close(output)
     supervise.become_engine()
@@ -107,14 +82,14 @@ def _start(connection: socket.socket) -> list[str]:
     return argv
 
 
-def _guard(connection: socket.socket, engine: ForkedEngine, start: dict[str, Any]) -> NoReturn:
+def _guard(connection: socket.socket, pid: int, output: int, start: dict[str, Any]) -> NoReturn:
     try:
         connection.sendall(f"{os.getpid()}\n".encode())
         with open(start["log"], "ab") as log:
             guardian = supervise.Guardian(
                 lifeline=connection.fileno(), grace_s=start["grace_s"], log=log
             )
-            code = guardian.watch(engine)
+            code = guardian.watch(pid, output)
         connection.sendall(str(code).encode())
     finally:
         os._exit(0)

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -77,16 +78,17 @@ class ForkedGuardian:
             self._connection.shutdown(socket.SHUT_WR)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ForkParent:
-    """A process that forks servers of one Python and one environment."""
+    """A process that forks servers of one Python and one environment.
 
-    def __init__(
-        self, process: EngineProcess, path: Path, env: Mapping[str, str], late: Sequence[str]
-    ) -> None:
-        """``path`` is its socket; variables of ``late`` are read after the imports."""
-        self._process, self._path = process, path
-        self._env, self._late = env, late
-        self._python = process.argv[0]
+    ``path`` is its socket; variables of ``late`` are read after the imports.
+    """
+
+    process: EngineProcess
+    path: Path
+    env: Mapping[str, str]
+    late: Sequence[str]
 
     def fork(
         self, argv: Sequence[str], *, env: Mapping[str, str], log: Path, grace_s: float
@@ -94,7 +96,7 @@ class ForkParent:
         """Fork a server; None where it must be started plainly, with the reason in the log."""
         start = {
             "argv": argv[2:],
-            "env": {name: env.get(name) for name in self._late},
+            "env": {name: env.get(name) for name in self.late},
             "log": str(log),
             "grace_s": grace_s,
         }
@@ -104,14 +106,14 @@ class ForkParent:
             connection.sendall(f"{json.dumps(start)}\n".encode())
             return ForkedGuardian(connection)
         except (OSError, ValueError, psutil.Error) as error:
-            with suppress(OSError), self._process.log.open("a") as file:
+            with suppress(OSError), self.process.log.open("a") as file:
                 file.write(f"{log.stem} is started plainly: {error}\n")
             return None
 
     def _check(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        if [*argv[:2]] != [self._python, "-m"]:
+        if [*argv[:2]] != [self.process.argv[0], "-m"]:
             raise ValueError("it is another program")
-        names = {name for name, _ in self._env.items() ^ env.items()} - {*self._late}
+        names = {name for name, _ in self.env.items() ^ env.items()} - {*self.late}
         if names:
             raise ValueError(f"imports may read {', '.join(sorted(names))}, which differs")
 
@@ -122,10 +124,10 @@ class ForkParent:
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(_ANSWER_S)
             try:
-                connection.connect(str(self._path))
+                connection.connect(str(self.path))
             except OSError:
                 connection.close()
-                if self._process.exit_code() is not None or time.monotonic() > deadline:
+                if self.process.exit_code() is not None or time.monotonic() > deadline:
                     raise
                 time.sleep(_POLL_S)
             else:
@@ -147,7 +149,7 @@ def fork_parent(
         argv = [python, "-P", str(_PROGRAM), str(path), *modules]
         process = EngineProcess(argv, env=env, log=log)
         try:
-            yield ForkParent(process, path, env, late)
+            yield ForkParent(process=process, path=path, env=env, late=late)
         finally:
             process.stop()
 

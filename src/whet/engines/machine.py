@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.gpus import visible_gpus
+from whet.core.provenance import cpu_info
 
 _CUDA: Final = re.compile(r"cuda(?P<sign>>=|<|=)(?P<major>\d+)\.(?P<minor>\d+)")
 COMPILERS: Final = ("cuda-bindings", "nvidia-cuda-nvcc")
@@ -66,10 +67,7 @@ def without_avx512() -> bool:
 @cache
 def cpu_features() -> tuple[str, ...]:
     """The vector units of this CPU that kernels need; empty if they are not reported."""
-    try:
-        words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
-    except OSError:
-        return ()
+    words = set(cpu_info().split())
     return tuple(name for name in _FEATURES if name in words)
 
 

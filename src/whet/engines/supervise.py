@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO
 
 import psutil
 
@@ -39,16 +39,6 @@ _LONGEST_LINE = 1 << 20
 NOT_STARTED = 127
 
 
-class _Engine(Protocol):
-    """As much of a ``Popen`` as the guardian uses."""
-
-    pid: int
-    stdout: Any
-
-    def poll(self) -> int | None: ...
-    def wait(self) -> int: ...
-
-
 class Guardian:
     """One engine, its output and its end."""
 
@@ -58,7 +48,8 @@ class Guardian:
         self._grace_s = grace_s
         self._log = log
         self._parent = os.getppid()
-        self._stop = False
+        self._stop = self._reaped = False
+        self._code = 0
         self._rest = b""
 
     def run(self, argv: list[str]) -> int:
@@ -74,45 +65,51 @@ class Guardian:
         except OSError as error:
             self._write(f"cannot start {argv[0]}: {error.strerror}\n".encode())
             return NOT_STARTED
-        return self.watch(engine)
+        assert engine.stdout is not None
+        return self.watch(engine.pid, engine.stdout.fileno())
 
-    def watch(self, engine: _Engine) -> int:
-        """Wait until the engine ends or a signal arrives; 128 + n for a death by signal n."""
+    def watch(self, pid: int, output: int) -> int:
+        """Wait until the child ends or a signal arrives; 128 + n for a death by signal n.
+
+        ``output`` is the read end of what it prints.
+        """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._ask_to_stop)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         try:
-            self._pump(engine, until=lambda: engine.poll() is not None or self._stop)
-            if engine.poll() is None:
+            self._pump(pid, output, until=lambda: self._ended(pid) or self._stop)
+            if not self._ended(pid):
                 _signal_all(signal.SIGTERM)
                 deadline = time.monotonic() + self._grace_s
-                self._pump(engine, until=lambda: not _below() or time.monotonic() > deadline)
+                self._pump(pid, output, until=lambda: not _below() or time.monotonic() > deadline)
         finally:
             _end_all()
-        self._drain(engine)
-        code = engine.wait()
-        return code if code >= 0 else 128 - code
+        while select.select([output], [], [], 0)[0] and self._copy(output):
+            pass
+        self._write(self._rest)
+        self._ended(pid, options=0)
+        return self._code if self._code >= 0 else 128 - self._code
+
+    def _ended(self, pid: int, *, options: int = os.WNOHANG) -> bool:
+        """Whether the child has ended, which is reaped once."""
+        if not self._reaped and (ended := os.waitpid(pid, options))[0]:
+            self._reaped, self._code = True, os.waitstatus_to_exitcode(ended[1])
+        return self._reaped
 
     def _ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stop = True
 
-    def _pump(self, engine: _Engine, *, until: Callable[[], bool]) -> None:
-        watched = [engine.stdout.fileno(), self._lifeline]
+    def _pump(self, pid: int, output: int, *, until: Callable[[], bool]) -> None:
+        watched = {output, self._lifeline}
         while not until():
             ready, _, _ = select.select(watched, [], [], _TICK_S)
             if self._lifeline in ready or os.getppid() != self._parent:
                 self._stop = True
-                watched = [fd for fd in watched if fd != self._lifeline]
-            if engine.stdout.fileno() in ready and not self._copy(engine.stdout.fileno()):
-                watched = [fd for fd in watched if fd != engine.stdout.fileno()]
-            _collect_orphans(engine.pid)
-            engine.poll()
-
-    def _drain(self, engine: _Engine) -> None:
-        fd = engine.stdout.fileno()
-        while select.select([fd], [], [], 0)[0] and self._copy(fd):
-            pass
-        self._write(self._rest)
+                watched.discard(self._lifeline)
+            if output in ready and not self._copy(output):
+                watched.discard(output)
+            _collect_orphans(pid)
+            self._ended(pid)
 
     def _copy(self, fd: int) -> bool:
         """Copy what is there, by whole lines so that no secret is cut in two; False at the end."""
@@ -156,7 +153,7 @@ def _signal_all(number: int) -> None:
 
 
 def _collect_orphans(engine: int) -> None:
-    """Reap finished orphans; the engine itself is left to its ``Popen``."""
+    """Reap finished orphans; the engine itself is left to its guardian."""
     options = os.WEXITED | os.WNOHANG | os.WNOWAIT
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, options)) and ended.si_pid != engine:

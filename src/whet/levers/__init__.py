@@ -14,21 +14,23 @@ from whet.core.records.evidence import Claim, Declared, EngineFacts, Verdict
 from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.core.spec.variants import register_lever_keys
 from whet.engines import get_profile
-from whet.levers.async_scheduling import AsyncScheduling
 from whet.levers.attention import Attention
 from whet.levers.base import NOTHING_DECLARED, Cell, Lever, Outcome, Start
-from whet.levers.batching import Batching, PerformanceMode
+from whet.levers.batching import Batching
 from whet.levers.counters import another_server
-from whet.levers.engine import EngineChoice
-from whet.levers.execution import Execution
-from whet.levers.frontend import Frontend
 from whet.levers.kernels import Kernels
 from whet.levers.kv_cache import KvCache
 from whet.levers.kv_offload import KvOffload
-from whet.levers.layout import LayoutLever
 from whet.levers.lora import Lora
-from whet.levers.parallelism import Parallelism
+from whet.levers.parallelism import LayoutLever, Parallelism
 from whet.levers.prefix_cache import PrefixCache
+from whet.levers.process import (
+    AsyncScheduling,
+    EngineChoice,
+    Execution,
+    Frontend,
+    PerformanceMode,
+)
 from whet.levers.settings import Settings
 from whet.levers.speculation import SpeculativeDecoding
 from whet.levers.weights import Weights

@@ -1,12 +1,11 @@
-"""Static batches, and vLLM's performance modes."""
+"""Static batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, Literal
 
-from whet.core.records.engine import ResolvedEngine, Scalar, Variant
+from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.records.evidence import Claim
 from whet.core.records.load import TrialRecord
 from whet.levers.base import Cell, Lever, Outcome, claim_per_cell
@@ -43,21 +42,6 @@ class Batching(Lever):
             observed = f"{early} requests were sent before the batch before theirs had ended"
             return "contradicted", observed, source
         return "proved", "each batch was sent when the one before had ended", source
-
-
-class PerformanceMode(Lever):
-    """``performance_mode``: defaults of vLLM for few requests or for many.
-
-    ``interactivity`` captures a CUDA graph of every size up to 32, ``throughput`` doubles the
-    sequences and tokens of a step where the spec does not set them.
-    """
-
-    name = "performance_mode"
-    spec_type = Literal["balanced", "interactivity", "throughput"]
-
-    def engine_args(self, value: Any) -> Mapping[str, Scalar]:
-        """The flag of the same name."""
-        return {"performance_mode": value}
 
 
 def _sent_early(trial: TrialRecord) -> int:

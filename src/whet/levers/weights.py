@@ -102,9 +102,10 @@ def _forced(
 def _quantized(scheme: str, start: Start) -> Outcome:
     facts, patterns = start.facts, start.profile.patterns
     known = start.profile.kernels.schemes.get(scheme)
-    if known is not None and (only := _weight_only(facts, known)):
-        line, *_ = only
-        return "contradicted", f"activations stay in 16 bit: {line} quantizes weights only", only
+    weight_only = frozenset() if known is None else known.weight_only
+    if only := tuple(n for n in facts.weight_kernels if n.split(" ", 1)[0] in weight_only):
+        why = f"activations stay in 16 bit: {only[0]} quantizes weights only"
+        return "contradicted", why, only
     forced = _forced(start.resolved, start.profile, known)
     hardware = bool(forced) or scheme in _FOUR_BIT_WEIGHTS
     words = [w for w in patterns.weight_fallbacks if not (hardware and w == patterns.no_hardware)]
@@ -115,11 +116,6 @@ def _quantized(scheme: str, start: Start) -> Outcome:
     if facts.quantized_layers == 0:
         return "contradicted", f"no layer is quantized: {layers}", (layers,)
     return _kernels(start, known, forced)
-
-
-def _weight_only(facts: EngineFacts, known: SchemeKernels) -> tuple[str, ...]:
-    """The kernels that run and leave activations in 16 bit, of a scheme that does not."""
-    return tuple(n for n in facts.weight_kernels if n.split(" ", 1)[0] in known.weight_only)
 
 
 def _kernels(start: Start, known: SchemeKernels | None, forced: frozenset[str]) -> Outcome:

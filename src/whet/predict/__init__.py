@@ -1,7 +1,7 @@
 """Memory plans, feasibility and advice, before anything starts."""
 
 from whet.core.records.plan import MemoryPlan, Problem
-from whet.predict.advice import Traffic, advise, far_beyond, fitting_length
+from whet.predict.advice import Traffic, advise, fitting_length
 from whet.predict.disk import disk_problems, disk_uses
 from whet.predict.feasibility import Feasibility, assess_variants, longest_request, plan_variant
 from whet.predict.memory import Demand, group_memory_warnings, plan_memory
@@ -17,7 +17,6 @@ __all__ = [
     "assess_variants",
     "disk_problems",
     "disk_uses",
-    "far_beyond",
     "fitting_length",
     "group_memory_warnings",
     "longest_request",

@@ -47,16 +47,10 @@ class DiskUse:
         """One sentence with the fix if it does not fit, else None."""
         if self.needed_bytes <= self.free_bytes:
             return None
-        parts = {"downloads": self.download_bytes, "quantized copies": self.copy_bytes}
-        listed = ", ".join(f"{human_bytes(size)} of {name}" for name, size in parts.items() if size)
-        fixes = ["give --output-dir"] if self.copy_bytes else []
-        fixes += ["set HF_HOME"] if self.download_bytes else []
-        return (
-            f"{human_bytes(self.needed_bytes)} are to be written below {self.folder} ({listed}), "
-            f"but its disk has {human_bytes(self.free_bytes)} free; free "
-            f"{human_bytes(self.needed_bytes - self.free_bytes)}, or {' or '.join(fixes)} to "
-            "choose a folder on another disk"
-        )
+        fixes = {"give --output-dir": self.copy_bytes, "set HF_HOME": self.download_bytes}
+        others = " or ".join(fix for fix, size in fixes.items() if size)
+        short = human_bytes(self.needed_bytes - self.free_bytes)
+        return f"{self.text}; free {short}, or {others} to choose a folder on another disk"
 
 
 def disk_uses(
@@ -85,11 +79,10 @@ def disk_uses(
 
 def disk_problems(uses: Iterable[DiskUse]) -> tuple[Problem, ...]:
     """Disks that are too small; they concern the whole run."""
-    sentences = (use.problem for use in uses)
     return tuple(
         Problem(variant=None, kind="disk", message=sentence)
-        for sentence in sentences
-        if sentence is not None
+        for use in uses
+        if (sentence := use.problem) is not None
     )
 
 

@@ -80,14 +80,7 @@ def assess_variants(
     for variant in variants:
         try:
             stored, own_draft = models.weights(variant), models.draft_of(variant)
-            memory[variant.name] = plan_memory(
-                variant,
-                target=target,
-                stored=stored,
-                draft=own_draft,
-                device=device,
-                demand=_demand(spec, target),
-            )
+            memory[variant.name] = models.plan(variant, device, _demand(spec, target))
         except CheckpointError as error:
             problems.append(Problem(variant=variant.name, kind="weights", message=str(error)))
             continue
@@ -110,14 +103,7 @@ def plan_variant(
 ) -> MemoryPlan:
     """Plan the memory of one variant for a load. ``CheckpointError`` for unreadable weights."""
     models = _Models(target=target, draft=draft, spec=spec, known={})
-    return plan_memory(
-        variant,
-        target=target,
-        stored=models.weights(variant),
-        draft=models.draft_of(variant),
-        device=device,
-        demand=demand,
-    )
+    return models.plan(variant, device, demand)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +114,17 @@ class _Models:
     draft: ModelFacts | None
     spec: Spec
     known: dict[str, ModelFacts]
+
+    def plan(self, variant: Variant, device: Device, demand: Demand) -> MemoryPlan:
+        """Plan the memory of one variant."""
+        return plan_memory(
+            variant,
+            target=self.target,
+            stored=self.weights(variant),
+            draft=self.draft_of(variant),
+            device=device,
+            demand=demand,
+        )
 
     def weights(self, variant: Variant) -> ModelFacts:
         """Return the target's facts, those on disk, or those that a recipe will make; each once.

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.names import did_you_mean
+from whet.core.gpu_table import gpu_rows, model_words
 from whet.core.numbers import MOST_DEVICES, count_of
 from whet.core.provenance import Device
 from whet.core.units import MIB
 
-_MODEL: Final = re.compile(r"\b(?!HBM|\d+GB)[A-Z]*\d+[A-Z]*\b")
 _SEVERAL: Final = re.compile(r"([1-9]\d*) ?x (.+)", re.IGNORECASE)
 
 
@@ -27,7 +26,7 @@ def planned_device(text: str) -> tuple[Device, tuple[int, int]]:
     written, name = (several[1], several[2]) if several else ("1", words)
     known = {each.lower(): each for each in CUDA}
     if name.lower() not in known:
-        raise UsageError(_unknown(name))
+        raise UsageError(f"no GPU is known as {name!r} (known: {', '.join(CUDA)})")
     try:
         count = count_of(written, MOST_DEVICES)
     except ValueError as error:
@@ -38,21 +37,6 @@ def planned_device(text: str) -> tuple[Device, tuple[int, int]]:
         kind="cuda", name=full_name, memory_bytes=gpu.memory_mib * MIB, count=count, driver=None
     )
     return device, gpu.capability
-
-
-def _unknown(name: str) -> str:
-    """Why a name selects no GPU; only one with the same model number is suggested."""
-    words = set(name.lower().split())
-    variants = [each for each in CUDA if words and words <= set(each.lower().split())]
-    if len(variants) > 1:
-        return f"{name!r} is ambiguous: {', '.join(variants)}"
-    near = variants or [each for each in CUDA if _model_number(each) == _model_number(name)]
-    return f"no GPU is known as {name!r}{did_you_mean(name, near)} (known: {', '.join(CUDA)})"
-
-
-def _model_number(name: str) -> str | None:
-    digits = re.search(r"\d+", name)
-    return digits[0] if digits else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +50,7 @@ class Sheet:
     """Bytes a second between two devices, in one direction."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
     """A GPU's memory as nvidia-smi reports it (MiB), data sheet and price.
 
@@ -118,22 +102,15 @@ def known_name(device: Device) -> str | None:
     return min(alike, key=distance, default=None)
 
 
-def model_words(name: str) -> set[str]:
-    """The model numbers in a GPU's name: ``H100`` of ``NVIDIA H100 80GB HBM3``."""
-    return set(_MODEL.findall(name.upper()))
-
-
 CUDA: Final[Mapping[str, Gpu]] = {
-    "RTX 4090": Gpu(24564, (8, 9), 1.008, 165, 330, 32, 0.44),
-    "RTX 5090": Gpu(32607, (12, 0), 1.792, 210, 419, 64, 0.78),
-    "L4": Gpu(23034, (8, 9), 0.300, 121, 242, 32, 0.80),
-    "A10G": Gpu(23028, (8, 6), 0.600, 70, 140, 32, 1.01),
-    "L40S": Gpu(46068, (8, 9), 0.864, 362, 733, 32, 1.30),
-    "A100 40GB": Gpu(40960, (8, 0), 1.555, 312, 624, 300, 1.48),
-    "A100 80GB SXM": Gpu(81920, (8, 0), 2.039, 312, 624, 300, 2.00),
-    "H100 PCIe": Gpu(81559, (9, 0), 2.0, 756, 1513, 64, 2.80),
-    "H100 SXM": Gpu(81559, (9, 0), 3.35, 989, 1979, 450, 2.95),
-    "H200": Gpu(143771, (9, 0), 4.8, 989, 1979, 450, 3.50),
-    "B200": Gpu(183359, (10, 0), 7.7, 2250, 4500, 900, 6.00),
+    row["name"]: Gpu(
+        memory_mib=int(row["memory_mib"]),
+        capability=(int(row["capability"][:-2]), int(row["capability"][-1])),
+        **{
+            name: float(row[name])
+            for name in ("bandwidth_tb", "tflops_16", "tflops_8", "link_gb", "price")
+        },
+    )
+    for row in gpu_rows()
 }
 """Memory from public logs (GDDR6 with error correction reports less than the data sheet)."""

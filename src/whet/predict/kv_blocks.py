@@ -10,6 +10,7 @@ same without the one more, a state one block, or more where prefixes are cached.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,12 +66,10 @@ class Pool:
     def longest(self, blocks: int, *, in_flight: int) -> int:
         """The longest request, in whole blocks, that ``blocks`` have room for."""
         step = max(each.block for each in self.groups)
-        low, high = 0, blocks
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = self.blocks(middle * step, in_flight=in_flight) <= blocks
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low * step
+        counts = range(1, blocks + 1)
+        return step * bisect_right(
+            counts, blocks, key=lambda count: self.blocks(count * step, in_flight=in_flight)
+        )
 
 
 def kinds_of(facts: ModelFacts, settings: Settings) -> list[Kind]:

@@ -14,8 +14,7 @@ from tests.deploy.manifests import documents, engine_words, environment, plan, r
 from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.store import write_json
-from whet.deploy.render import write_deployment
-from whet.deploy.target import TARGETS
+from whet.deploy.render import TARGETS, write_deployment
 from whet.flow.deploy.bundle import deploy
 from whet.flow.deploy.options import DeployOptions
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from benchmarks.fit import TYPICAL
+
 from whet.predict.hardware import Sheet
-from whet.predict.performance.coefficients import TYPICAL, Coefficients
+from whet.predict.performance.coefficients import Coefficients
 from whet.predict.performance.simulator import Limits
 from whet.predict.performance.step import Draft, StepModel
 from whet.predict.performance.work import Work

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.accuracy import observations_of
+from benchmarks.fit import predict_latencies
 
 from tests.metrics.events import event, trial
 from whet.core.load import Load
@@ -18,12 +20,7 @@ from whet.core.run import Run
 from whet.demo.bundled import RECORDED
 from whet.predict.hardware import CUDA
 from whet.predict.performance import calibration_of
-from whet.predict.performance.observe import (
-    Observation,
-    observations_of,
-    predict_latencies,
-    timed_requests,
-)
+from whet.predict.performance.observe import Observation, timed_requests
 
 
 @pytest.fixture(scope="module")

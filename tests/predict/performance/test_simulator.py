@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 
 import pytest
+from benchmarks.fit import TYPICAL
 
 from tests.predict.performance.builders import ENGINE_ALONE, LIMITS, WORK, step_model
-from whet.predict.performance.coefficients import TYPICAL
 from whet.predict.performance.simulator import Limits, Request, simulate
 from whet.predict.performance.step import Draft, StepModel
 

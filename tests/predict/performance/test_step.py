@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from benchmarks.fit import TYPICAL
 
 from tests.predict.builders import gpu, model, variant
 from tests.predict.performance.builders import SHEET, WORK, step_model
 from whet.predict.hardware import CUDA
 from whet.predict.performance import Work, calibration_of, work_of
-from whet.predict.performance.coefficients import TYPICAL
 from whet.predict.performance.step import Draft, StepModel
 from whet.predict.settings import read_settings
 

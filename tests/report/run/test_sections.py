@@ -13,7 +13,7 @@ from tests.report.run_factory import make_run
 from tests.report.run_texts import SCRIPT, VARIANTS
 from tests.run_copy import replace
 from whet.core.load import Load
-from whet.core.records.effects import LeverEffect, LeverEffects
+from whet.core.records.decision import LeverEffect, LeverEffects
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic, LosslessCheck, TokenIdentity
 from whet.core.records.summary import Estimate

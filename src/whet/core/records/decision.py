@@ -1,4 +1,4 @@
-"""What to deploy, and why."""
+"""What to deploy, and why; what each lever brings; how much starts of servers vary."""
 
 from __future__ import annotations
 
@@ -194,3 +194,72 @@ class Decision:
         """The variants with a cell that qualifies for recommendation."""
         passed = ("recommended", "qualifies")
         return tuple(dict.fromkeys(cell.variant for cell in self.cells if cell.status in passed))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeverEffect:
+    """``candidate`` over ``reference``, which differ in ``lever`` alone, at one concurrency.
+
+    ``context`` names the levers that both have. ``ratio`` is inverted for latencies, so that above
+    1 is better; its interval is for this ratio alone: exploratory, no test.
+    """
+
+    lever: str
+    context: tuple[str, ...]
+    load: Load
+    metric: str
+    reference: str
+    candidate: str
+    ratio: Estimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeverEffects:
+    """Every effect that the cells of a run determine.
+
+    ``levers`` are labels of ``whet.levers.labels`` in the order of the variants; levers that always
+    occur together are merged (``weights=x + kv_cache_dtype=fp8``).
+    """
+
+    baseline: str
+    levers: tuple[str, ...]
+    effects: tuple[LeverEffect, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartSpread:
+    """Of one cell: the standard deviation over its starts, first and fresh, as a share."""
+
+    variant: str
+    load: Load
+    starts: int
+    sd: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnlikeSpread:
+    """A variant, or a load in words, whose starts vary more than the others' at 1%."""
+
+    name: str
+    sd: float
+    others: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spreads:
+    """Of one metric. ``pooled`` is that of a start within its round, over all cells.
+
+    Such a cell's interval comes from its own starts where those vary more than the pooled says.
+    """
+
+    metric: str
+    pooled: float
+    cells: tuple[StartSpread, ...]
+    unlike: tuple[UnlikeSpread, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpreadSet:
+    """Every metric's."""
+
+    spreads: tuple[Spreads, ...]

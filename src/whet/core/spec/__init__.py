@@ -16,7 +16,6 @@ from whet.core.spec.recipe import (
     RecipeSpec,
 )
 from whet.core.spec.redacted import redacted_source, redacted_spec
-from whet.core.spec.search import SearchSpec
 from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
     LoadSpec,
@@ -26,7 +25,7 @@ from whet.core.spec.traffic import (
     WorkloadSpec,
 )
 from whet.core.spec.variants import NEEDS_HEAD, SpeculationSpec, VariantSpec
-from whet.core.spec.whole import DEFAULT, Spec
+from whet.core.spec.whole import DEFAULT, SearchSpec, Spec
 
 __all__ = [
     "DEFAULT",

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 
 from whet.core.numbers import LARGEST
 
@@ -18,7 +28,39 @@ def _strict_int(value: object) -> object:
     return value
 
 
-Weights = Annotated[str, BeforeValidator(lambda v: SIXTEEN_BIT if v == "as_stored" else v)]
+def _below(path: Path, info: ValidationInfo) -> Path:
+    """``path`` below the folder of the spec's file, which is the ``base`` of the context."""
+    base = (info.context or {}).get("base")
+    return path if base is None else Path(os.path.normpath(base / os.path.expanduser(path)))
+
+
+def _local(ref: str, info: ValidationInfo) -> str:
+    """A checkpoint: a folder below the spec's file, or a hub id, which stays."""
+    if (base := (info.context or {}).get("base")) is None:
+        return ref
+    path = base / os.path.expanduser(ref)
+    return str(path.resolve()) if ref.startswith((".", "/", "~")) or path.is_dir() else ref
+
+
+def _program(path: Path, info: ValidationInfo) -> Path:
+    return path if path.parent == Path() else _below(path, info)
+
+
+def _draft(ref: str, info: ValidationInfo) -> str:
+    return ref if ref in (info.context or {}).get("recipes", ()) else _local(ref, info)
+
+
+File = Annotated[Path, AfterValidator(_below)]
+Program = Annotated[Path, AfterValidator(_program)]
+"""A bare name is looked up on PATH."""
+Checkpoint = Annotated[str, AfterValidator(_local)]
+Draft = Annotated[str, AfterValidator(_draft)]
+"""A checkpoint, or a recipe's name."""
+Weights = Annotated[
+    str,
+    BeforeValidator(lambda v: SIXTEEN_BIT if v == "as_stored" else v),
+    AfterValidator(lambda v, info: _local(v, info) if "/" in v else v),
+]
 """``as_stored`` is another spelling of ``16bit``."""
 Whole = Annotated[int, BeforeValidator(_strict_int)]
 Positive = Annotated[Whole, Field(ge=1)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,14 +14,12 @@ from whet.core.names import did_you_mean, require_name
 from whet.core.quote import shell_word
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
-from whet.core.spec.overrides import apply_overrides
-from whet.core.spec.serving import EngineSpec
+from whet.core.spec.schemes import SCHEMES
 from whet.core.spec.traffic import REMOVED_KEYS
-from whet.core.spec.variants import EVERY_ADAPTER, UNKNOWN_KEY, SpeculationSpec
+from whet.core.spec.variants import UNKNOWN_KEY
 from whet.core.spec.whole import Spec
 
 _SCALARS: Final = ("str", "int", "float", "bool")
-_ADAPTER_CONFIG: Final = "adapter_config.json"
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -80,6 +77,46 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> Spec:
     return parse_spec(data, base=path.parent)
 
 
+def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set each ``KEY.PATH=YAML`` in parsed YAML, in place.
+
+    Sections that are not there yet are added; whether the key exists is checked with the rest of
+    the spec. A name with dots, such as the variant ``awq.k2``, is taken whole where it exists.
+    Raises ``UsageError`` for a text without ``=``, a value that is not YAML, and a path through
+    something that has no keys.
+    """
+    for text in overrides:
+        path, equals, value = text.partition("=")
+        if not equals or not path.strip("."):
+            raise UsageError(f"--set {text!r}: give KEY.PATH=VALUE, such as load.trials=3")
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UsageError(f"--set {path}: the value is not YAML", fix="quote it") from error
+        _override(data, path, parsed)
+
+
+def _override(data: dict[str, Any], path: str, value: object) -> None:
+    section, parts = data, path.strip().split(".")
+    while len(parts) > 1:
+        longest = next(
+            (n for n in range(len(parts) - 1, 0, -1) if ".".join(parts[:n]) in section), 1
+        )
+        name, parts = ".".join(parts[:longest]), parts[longest:]
+        below = section.get(name)
+        if section is data.get("variants") and name not in section:
+            hint = did_you_mean(name, section)
+            raise UsageError(f"--set {path}: the spec has no variant {name!r}{hint}")
+        if below is None:
+            below = section[name] = {}
+        if not isinstance(below, dict):
+            raise UsageError(
+                f"--set {path}: {name} has no keys in this spec", fix=f"set {name} itself"
+            )
+        section = below
+    section[parts[0]] = value
+
+
 def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
     """A checked ``Spec`` from parsed YAML, its relative paths made absolute below ``base``.
 
@@ -91,7 +128,7 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
     for env in _environments(data):
         remember_secrets({str(name): str(value) for name, value in env.items()})
     try:
-        spec = Spec.model_validate(data)
+        spec = Spec.model_validate(data, context=_context(data, base.resolve()))
     except ValidationError as error:
         sentences = dict.fromkeys(_sentence(item) for item in error.errors())
         raise UsageError("; ".join(list(sentences)[:3])) from error
@@ -102,12 +139,19 @@ def parse_spec(data: dict[str, Any], *, base: Path) -> Spec:
             split_server_url(engine.url, f"{key}.url")
     for name in spec.recipes:
         require_name(name, "the recipe")
-    spec = _absolute_paths(spec, base.resolve())
     for name, variant in spec.variants.items():
         require_name(name, "the variant")
         for adapter in variant.loras:
             require_name(adapter, "the adapter")
-    return spec
+    variables = {**spec.model.chat_template_kwargs, **spec.quality.chat_template_kwargs}
+    quality = spec.quality.model_copy(update={"chat_template_kwargs": variables})
+    return spec.model_copy(update={"quality": quality})
+
+
+def _context(data: Mapping[str, Any], base: Path) -> dict[str, object]:
+    """What the fields of a spec need: the folder of its file, and the names of recipes."""
+    own = data.get("recipes")
+    return {"base": base, "recipes": {"awq", *SCHEMES, *(own if isinstance(own, dict) else ())}}
 
 
 def _texts(data: object) -> Iterator[str]:
@@ -172,96 +216,3 @@ def _keys_at(location: list[str]) -> list[str]:
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 model = inner
     return list(getattr(model, "model_fields", {}))
-
-
-def _absolute_paths(spec: Spec, base: Path) -> Spec:
-    """The spec with its relative paths below ``base``."""
-
-    def below(path: Path | None) -> Path | None:
-        return None if path is None else Path(os.path.normpath(base / os.path.expanduser(path)))
-
-    def model(ref: str | None) -> str | None:
-        if ref is None:
-            return None
-        local = base / os.path.expanduser(ref)
-        looks_local = ref.startswith((".", "/", "~")) or local.is_dir()
-        return str(local.resolve()) if looks_local else ref
-
-    def engine(given: EngineSpec) -> EngineSpec:
-        program = given.program
-        named = program is None or program.parent == Path()  # a bare name is looked up on PATH
-        return given if named else given.model_copy(update={"program": below(program)})
-
-    variants = {
-        name: variant.model_copy(
-            update={
-                "weights": model(variant.weights) if "/" in variant.weights else variant.weights,
-                "loras": _every_adapter({key: model(p) for key, p in variant.loras.items()}),
-                "speculation": _own_draft(variant.speculation, spec, model),
-            }
-        )
-        for name, variant in spec.variants.items()
-    }
-    recipes = {
-        name: recipe.model_copy(
-            update={
-                "calibration": recipe.calibration.model_copy(
-                    update={"source": below(recipe.calibration.source)}
-                )
-            }
-        )
-        for name, recipe in spec.recipes.items()
-    }
-    variables = {**spec.model.chat_template_kwargs, **spec.quality.chat_template_kwargs}
-    quality = {
-        "heldout": below(spec.quality.heldout),
-        "tasks": below(spec.quality.tasks),
-        "chat_template_kwargs": variables,
-    }
-    return spec.model_copy(
-        update={
-            "model": spec.model.model_copy(
-                update={"target": model(spec.model.target), "draft": model(spec.model.draft)}
-            ),
-            "recipes": recipes,
-            "engine": engine(spec.engine),
-            "engines": {name: engine(each) for name, each in spec.engines.items()},
-            "variants": variants,
-            "traffic": spec.traffic
-            and spec.traffic.model_copy(update={"log": below(spec.traffic.log)}),
-            "load": spec.load.model_copy(update={"trace": below(spec.load.trace)}),
-            "quality": spec.quality.model_copy(update=quality),
-            "search": spec.search
-            and spec.search.model_copy(
-                update={
-                    key: tuple(map(model, getattr(spec.search, key)))
-                    for key in ("heads", "checkpoints")
-                }
-            ),
-        }
-    )
-
-
-def _every_adapter(loras: dict[str, str | None]) -> dict[str, str | None]:
-    """Put the adapters of a folder in place of the folder."""
-    folder = loras.get(EVERY_ADAPTER)
-    if folder is None:
-        return loras
-    each = {
-        file.parent.name: str(file.parent) for file in Path(folder).glob(f"*/{_ADAPTER_CONFIG}")
-    }
-    if not each:
-        raise UsageError(
-            f"loras: {folder} holds no folder with an {_ADAPTER_CONFIG}",
-            fix="give the folder of adapters, or each by its name",
-        )
-    return dict(sorted(each.items()))
-
-
-def _own_draft(
-    speculation: SpeculationSpec | None, spec: Spec, model: Callable[[str | None], str | None]
-) -> SpeculationSpec | None:
-    """Make the path of a draft absolute, unless it is a recipe's name or a hub id."""
-    if speculation is None or speculation.draft is None or speculation.draft in spec.recipes:
-        return speculation
-    return speculation.model_copy(update={"draft": model(speculation.draft)})

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Whole
+from whet.core.spec.base import SIXTEEN_BIT, File, Positive, Strict, Whole
 
 
 class CalibrationSpec(Strict):
     """Calibration text: a JSONL (``messages``, ``prompt`` or ``text``), or the built-in."""
 
-    source: Annotated[Path | None, Field(description="Text. Default: the built-in.")] = None
+    source: Annotated[File | None, Field(description="Text. Default: the built-in.")] = None
     samples: Annotated[Positive, Field(description="Number of samples.")] = 512
     max_tokens: Annotated[Positive, Field(description="Tokens of each sample at most.")] = 512
     seed: Annotated[Whole, Field(description="Seed that draws the samples.")] = 0

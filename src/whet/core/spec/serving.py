@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
-from whet.core.prices import SOURCE, typical_price
+from whet.core.gpu_table import SOURCE, typical_price
 from whet.core.quote import EnvName
 from whet.core.records.engine import Scalar
-from whet.core.spec.base import Strict
+from whet.core.spec.base import Checkpoint, Program, Strict
 
 _SEVERAL: Final = re.compile(r"(?:(\d{1,4}) ?x )?(.+)")
 
@@ -25,8 +25,8 @@ class ModelSpec(Strict):
     the chat template, such as ``enable_thinking: false``, in every prompt that whet makes.
     """
 
-    target: str
-    draft: str | None = None
+    target: Checkpoint
+    draft: Checkpoint | None = None
     revision: str | None = None
     draft_revision: str | None = None
     chat_template_kwargs: dict[str, Scalar] = {}
@@ -48,7 +48,7 @@ class EngineSpec(Strict):
         Path | None, Field(description="Python that has the engine, if it is a Python package.")
     ] = None
     program: Annotated[
-        Path | None, Field(description="llama-server to start. Default: the one on PATH.")
+        Program | None, Field(description="llama-server to start. Default: the one on PATH.")
     ] = None
     args: Annotated[
         dict[str, Scalar], Field(description="Flags of the engine for all of its variants.")

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from whet.core.load import Load
 from whet.core.records.engine import Scalar
-from whet.core.spec.base import Positive, Share, Strict, Whole
+from whet.core.spec.base import File, Positive, Share, Strict, Whole
 
 _MAX_TOP_LOGPROBS: Final = 20
 _MAX_BATCH_SIZE: Final = 65_535
@@ -54,7 +54,7 @@ class TrafficSpec(Strict):
     of reports and deployment files unless ``keep_prompts``.
     """
 
-    log: Path
+    log: File
     seed: Whole = 0
     keep_prompts: bool = False
     answers: Literal["logged", "natural"] = "logged"
@@ -109,7 +109,7 @@ class LoadSpec(Strict):
         tuple[Annotated[Positive, Field(le=_MAX_BATCH_SIZE)], ...], Field(min_length=1)
     ] = (1, 4, 8, 16, 32)
     rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
-    trace: Path | None = None
+    trace: File | None = None
     find: Literal["max_rate"] | None = None
     demand_rps: Annotated[float, Field(gt=0)] | None = None
     burstiness: Annotated[float, Field(gt=0)] | None = None
@@ -185,8 +185,8 @@ class QualitySpec(Strict):
     the answer of a model that reasons first; the text after its reasoning is scored.
     """
 
-    heldout: Path | None = None
-    tasks: Path | None = None
+    heldout: File | None = None
+    tasks: File | None = None
     max_documents: Positive = 200
     max_tasks: Positive = 300
     max_tokens: Positive = 1024

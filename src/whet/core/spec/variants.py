@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -18,11 +19,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.core.quote import EnvName
-from whet.core.records.engine import BY_LOAD, SYNTHETIC_LENGTH, Scalar
-from whet.core.spec.base import SIXTEEN_BIT, Positive, Strict, Weights, Whole
-from whet.core.spec.layout import LayoutSpec
+from whet.core.records.engine import BY_LOAD, SYNTHETIC_LENGTH, Layout, Scalar
+from whet.core.spec.base import SIXTEEN_BIT, Checkpoint, Draft, Positive, Strict, Weights, Whole
 
 UNKNOWN_KEY: Final = "unknown_lever_key"
 SpeculationMethod = Literal[
@@ -32,8 +33,9 @@ SpeculationMethod = Literal[
 NEEDS_HEAD: Final = ("eagle", "eagle3", "dflash", "dspark", "medusa")
 """Methods whose proposals come from a head that was trained for the target."""
 MAX_VARIANTS: Final = 500
-EVERY_ADAPTER: Final = "*"
+_EVERY_ADAPTER: Final = "*"
 """In place of a name in ``loras``: each folder below the one that is given."""
+_ADAPTER_CONFIG: Final = "adapter_config.json"
 _OPTION_KEYS: Final = (
     "rejection_sample_method",
     "draft_sample_method",
@@ -72,7 +74,7 @@ class SpeculationSpec(Strict):
         Positive, Field(description="K: draft tokens per step. A list is a sweep.")
     ] = 4
     draft: Annotated[
-        str | None,
+        Draft | None,
         Field(description="Folder, hub id or recipe that drafts, in place of model.draft; a head."),
     ] = None
     num_tokens_by_load: Annotated[
@@ -146,6 +148,36 @@ class SpeculationSpec(Strict):
         return self
 
 
+class LayoutSpec(Strict):
+    """``replicas`` alike, or ``prefill`` servers that compute prompts for ``decode`` servers."""
+
+    replicas: Annotated[
+        Positive | None, Field(description="Servers that take requests in turn; 2 or more.")
+    ] = None
+    prefill: Annotated[Positive | None, Field(description="Servers that compute prompts.")] = None
+    decode: Annotated[Positive | None, Field(description="Servers that generate answers.")] = None
+    connector: Annotated[
+        Literal["NixlConnector", "ExampleConnector"],
+        Field(description="What hands the KV cache over; ExampleConnector (files) is slow."),
+    ] = "NixlConnector"
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> LayoutSpec:
+        split = (self.prefill, self.decode)
+        if self.replicas is None and None not in split:
+            return self
+        if self.replicas is not None and self.replicas > 1 and split == (None, None):
+            return self
+        raise ValueError("give replicas (2 or more), or prefill and decode")
+
+    @property
+    def record(self) -> Layout:
+        """As it is resolved."""
+        if self.prefill is None:
+            return Layout(decode=self.replicas or 1)
+        return Layout(prefill=self.prefill, decode=self.decode or 1, connector=self.connector)
+
+
 class VariantSpec(Strict):
     """One configuration: which weights, which levers, further engine flags of its own."""
 
@@ -175,7 +207,7 @@ class VariantSpec(Strict):
         None
     )
     loras: Annotated[
-        dict[str, str],
+        dict[str, Checkpoint],
         Field(
             description="LoRA adapters by name: folders or hub ids; or one folder that holds them. "
             "Timed requests use them in turn."
@@ -215,7 +247,21 @@ class VariantSpec(Strict):
     @field_validator("loras", mode="before")
     @classmethod
     def _folder_of_adapters(cls, value: Any) -> Any:
-        return {EVERY_ADAPTER: value} if isinstance(value, str) else value
+        return {_EVERY_ADAPTER: value} if isinstance(value, str) else value
+
+    @field_validator("loras")
+    @classmethod
+    def _every_adapter(cls, loras: dict[str, str]) -> dict[str, str]:
+        """Put the adapters of a folder in place of the folder."""
+        if (folder := loras.get(_EVERY_ADAPTER)) is None:
+            return loras
+        each = sorted(file.parent for file in Path(folder).glob(f"*/{_ADAPTER_CONFIG}"))
+        if not each:
+            raise UsageError(
+                f"loras: {folder} holds no folder with an {_ADAPTER_CONFIG}",
+                fix="give the folder of adapters, or each by its name",
+            )
+        return {path.name: str(path) for path in each}
 
     @model_validator(mode="after")
     def _adapters(self) -> VariantSpec:

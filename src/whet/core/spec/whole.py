@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from whet.core.names import did_you_mean
-from whet.core.spec.base import SIXTEEN_BIT, Strict
+from whet.core.spec.base import SIXTEEN_BIT, Checkpoint, Strict
 from whet.core.spec.recipe import RecipeSpec
 from whet.core.spec.schemes import expand_preset
-from whet.core.spec.search import SearchSpec
 from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
     LoadSpec,
@@ -21,10 +20,42 @@ from whet.core.spec.traffic import (
     WorkloadSpec,
 )
 from whet.core.spec.variants import VariantSpec, expand_sweeps, standard_variants
+from whet.core.units import parse_duration
 
 _FEWEST_TOGETHER: Final = 2
 DEFAULT: Final = "default"
 """The variant that a search begins at: 16 bit with the prefix cache, as the engine starts."""
+
+
+def _seconds(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+class SearchSpec(Strict):
+    """The best configuration within a time, found from the default on by the moves of a playbook.
+
+    ``time`` holds everything: quantizing, the search, checks of answers and the confirmation.
+    """
+
+    time: Annotated[
+        float,
+        BeforeValidator(_seconds),
+        Field(gt=0, description="Seconds, or text such as 30m or 2h, for everything."),
+    ] = 1800.0
+    always: Annotated[
+        tuple[str, ...], Field(description="Moves, or families of moves, that are tried first.")
+    ] = ()
+    never: Annotated[
+        tuple[str, ...], Field(description="Moves, or families of moves, that are left out.")
+    ] = ()
+    heads: Annotated[
+        tuple[Checkpoint, ...],
+        Field(description="Heads or drafts trained for the target: folders or hub ids."),
+    ] = ()
+    checkpoints: Annotated[
+        tuple[Checkpoint, ...],
+        Field(description="Quantized checkpoints of the target: folders or hub ids."),
+    ] = ()
 
 
 class Spec(Strict):

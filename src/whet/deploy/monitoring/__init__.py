@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import Any, Final
 
 from whet.core.quote import yaml_text
@@ -48,8 +49,12 @@ def monitoring_files(
         "monitoring/alertmanager.yml": header + yaml_text(_alertmanager(series, webhook)),
         "monitoring/grafana/dashboards/whet.json": json.dumps(dashboard(envelope, series), indent=1)
         + "\n",
-        "monitoring/grafana/provisioning/dashboards/whet.yml": yaml_text(_DASHBOARD_PROVIDER),
-        "monitoring/grafana/provisioning/datasources/whet.yml": yaml_text(_DATASOURCE),
+        **{
+            f"monitoring/grafana/provisioning/{kind}/whet.yml": resources.files(__package__)
+            .joinpath(f"{kind}.yml")
+            .read_text(encoding="utf-8")
+            for kind in ("dashboards", "datasources")
+        },
     }
 
 
@@ -122,28 +127,3 @@ def _alertmanager(series: Series, webhook: str | None) -> dict[str, Any]:
         ],
         "receivers": [receiver],
     }
-
-
-_DASHBOARD_PROVIDER: Final = {
-    "apiVersion": 1,
-    "providers": [
-        {
-            "name": "whet",
-            "type": "file",
-            "options": {"path": "/etc/grafana/dashboards"},
-        }
-    ],
-}
-_DATASOURCE: Final = {
-    "apiVersion": 1,
-    "datasources": [
-        {
-            "name": "Prometheus",
-            "type": "prometheus",
-            "uid": "prometheus",
-            "access": "proxy",
-            "url": "http://prometheus:9090",
-            "isDefault": True,
-        }
-    ],
-}

@@ -72,12 +72,10 @@ def burn_rules(envelope: Envelope, series: Series) -> dict[str, str]:
 
 
 def _slow(envelope: Envelope) -> Iterator[tuple[str, str, float]]:
-    if envelope.ttft_limit_ms is not None:
-        yield "ttft", counters.TTFT, envelope.ttft_limit_ms
-    if envelope.tpot_limit_ms is not None:
-        yield "tpot", counters.TPOT, envelope.tpot_limit_ms
-    if envelope.e2e_limit_ms is not None:
-        yield "e2e", counters.E2E, envelope.e2e_limit_ms
+    histograms = {"ttft": counters.TTFT, "tpot": counters.TPOT, "e2e": counters.E2E}
+    for name, histogram in histograms.items():
+        if (limit_ms := getattr(envelope, f"{name}_limit_ms")) is not None:
+            yield name, histogram, limit_ms
 
 
 def _objective(envelope: Envelope, series: Series) -> Iterator[Alert]:

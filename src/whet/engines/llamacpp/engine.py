@@ -18,11 +18,10 @@ from whet.core.llama_cpp import GGUF_NAME, find_program
 from whet.core.names import did_you_mean
 from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
-from whet.core.redact import public_env
 from whet.core.spec import GGUF_SCHEMES, EngineSpec
-from whet.engines.command import all_words, refuse_owned, shell_line
+from whet.engines.command import all_words, ambient_env, refuse_owned, shell_line, vllm_alone
 from whet.engines.launch import serve_process
-from whet.engines.llamacpp.tokens import require_same_ids
+from whet.engines.llamacpp.pages import require_same_ids
 
 PROGRAM: Final = "llama-server"
 _STEP: Final = 256
@@ -63,7 +62,7 @@ class LlamaCppEngine:
         model = ("--model", gguf_file(variant.model_path), "--alias", name)
         listen = ("--host", "127.0.0.1", "--port", "{port}", "--metrics")
         argv = (program, *model, *listen, "--offline", *_words(variant, program))
-        env = tuple(sorted({**_ambient(), **dict(variant.env)}.items()))
+        env = tuple(sorted({**ambient_env(("LLAMA_",), (), {}), **dict(variant.env)}.items()))
         return ResolvedEngine(
             variant=variant,
             engine=self.name,
@@ -84,11 +83,8 @@ class LlamaCppEngine:
                 f"llama.cpp serves GGUF files, and these weights are {variant.scheme}; use a "
                 f"recipe with scheme {' or '.join(GGUF_SCHEMES)}, or weights: ./file.gguf"
             )
-        if variant.loras:
-            return "whet serves adapters on vLLM only; leave loras out, or the engine"
-        if variant.layout is not None:
-            return "whet puts a router before servers of vLLM only; leave layout out, or the engine"
-        return None if variant.speculation is None else _no_speculation(variant.speculation)
+        no_draft = None if variant.speculation is None else _no_speculation(variant.speculation)
+        return vllm_alone(variant) or no_draft
 
     def serve(
         self, resolved: ResolvedEngine, *, log: Path, stop: Event | None = None
@@ -238,11 +234,6 @@ def _flag_words(args: dict[str, Scalar], program: str) -> list[str]:
         return [flag] if isinstance(value, bool) else [flag, str(value)]
 
     return all_words(args.items(), words_of)
-
-
-def _ambient() -> dict[str, str]:
-    """Variables of this process that change llama-server, so that they are recorded."""
-    return public_env({k: v for k, v in os.environ.items() if k.startswith("LLAMA_")})
 
 
 def _name(path: str) -> str:

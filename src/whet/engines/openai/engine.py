@@ -19,8 +19,7 @@ from whet.core.errors import EngineLostError, EngineStartError, UsageError
 from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
 from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
-from whet.engines.pages import json_page
-from whet.engines.probe import NoAnswer, generate_canary, request
+from whet.engines.probe import NoAnswer, generate_canary, json_page, request
 
 UNKNOWN = "unknown"
 _CANARY_S = 120.0

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Final
 
-from whet.core.flags import plain_args, rust_frontend
+from whet.core.flags import plain_args
 from whet.core.records.engine import Speculation, Variant
 from whet.core.spec import GGUF_SCHEMES
+from whet.engines.command import vllm_alone
 from whet.engines.compatibility import Installed, version_of
 from whet.engines.sglang.flags import ALGORITHMS
 
@@ -50,12 +51,8 @@ def build_problem(installed: Installed, *, gpu: bool) -> str | None:
 def _not_set_up(variant: Variant) -> str | None:
     if variant.scheme in GGUF_SCHEMES or variant.model_path.endswith(".gguf"):
         return f"whet serves GGUF files ({variant.scheme}) on llama.cpp; set engine: llamacpp"
-    if variant.loras:
-        return "whet serves adapters on vLLM only; leave loras out, or the engine"
-    if variant.layout is not None:
-        return "whet puts a router before servers of vLLM only; leave layout out, or the engine"
-    if rust_frontend(variant.env) is not None:
-        return "frontend is a choice of vLLM; leave it out, or the engine"
+    if (why := vllm_alone(variant)) is not None:
+        return why
     args = plain_args(variant)
     several = [name for name in _SIZES if str(args.get(name, 1)) != "1"]
     if several:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from whet.core.counters import ACCEPTED, DRAFT_TOKENS, DRAFTS, GENERATED, PREFIX_HITS
 from whet.core.counters import PREFIX_QUERIES as QUERIES
 from whet.core.records.evidence import Declared
-from whet.engines.pages import flatten, json_page, model_cards
+from whet.engines.probe import flatten, json_page, model_cards
 
 _GENERATED: Final = "sglang:generation_tokens_total"
 _PROMPT: Final = "sglang:prompt_tokens_total"

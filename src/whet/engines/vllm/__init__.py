@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from whet.core.flags import CPU_KV_ENV
 from whet.engines.base import EngineProfile, Installation, Pages, Scoring
 from whet.engines.command import model_name
 from whet.engines.failures import Failures, read_signs
@@ -43,6 +42,5 @@ PROFILE: Final = EngineProfile(
     planned_engine=lambda planned: VllmEngine(planned=planned),
     plan_deployment=plan_deployment,
     trial_args=trial_args,
-    cpu_pool_variable=CPU_KV_ENV,
     sized_pool=sized_pool,
 )

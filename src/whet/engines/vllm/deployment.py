@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import resources
 from math import ceil, prod
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -59,18 +60,10 @@ _BUCKETS: Final = "custom-histogram-buckets"
 SINCE: Final = "0.32"
 """The first version that is known to have the flag; 0.26 has not."""
 DEFAULTS: Final[Mapping[str, tuple[float, ...]]] = {
-    "time_to_first_token": (
-        *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
-        *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-    ),
-    "inter_token_latency": (
-        *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
-        *(10.0, 20.0, 40.0, 80.0),
-    ),
-    "request_latency": (
-        *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
-        *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
-    ),
+    family: tuple(edges)
+    for family, edges in json.loads(
+        resources.files(__package__).joinpath("buckets.json").read_text(encoding="utf-8")
+    ).items()
 }
 """vllm/v1/metrics/buckets.py of 0.32, by family; TPOT has the edges of ``inter_token_latency``."""
 

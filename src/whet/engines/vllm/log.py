@@ -92,7 +92,7 @@ def read_log(log: str) -> EngineFacts:
         tensor_parallel=_number(_first(_TP_SIZE, texts)),
         # The layers' CompressedTensorsKVCacheMethod says nothing: every such checkpoint has it.
         kv_cache_dtype=_first(_FP8_KV, texts),
-        kv_memory_gib=_float(_first(_KV_MEMORY, texts)),
+        kv_memory_gib=float(memory) if (memory := _first(_KV_MEMORY, texts)) else None,
         kv_elements=None if layers is None else _kv_elements(layers),
         expert_parallel=_logged(_EXPERTS, texts),
         api_servers=len({m[1] for who, _ in lines if (m := _API_SERVER.match(who))}) or None,
@@ -133,10 +133,6 @@ def _first(pattern: re.Pattern[str], texts: Iterable[str]) -> str | None:
 
 def _number(written: str | None) -> int | None:
     return None if written is None else int(written.replace(",", ""))
-
-
-def _float(written: str | None) -> float | None:
-    return None if written is None else float(written)
 
 
 def _frontend(processes: set[str]) -> str | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from whet.core.errors import UsageError
@@ -15,29 +16,30 @@ from whet.core.redact import SECRET
 from whet.engines.command import owned_flags
 from whet.engines.vllm.flags import shipped_flags
 
-_SHORT: Final = {
+_SIZES: Final = "compilation-config.cudagraph_capture_sizes"
+_OTHER_NAMES: Final = {
     "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
     "q": "quantization", "O": "optimization-level", "asc": "api-server-count",
-    "cc": "compilation-config", "sc": "speculative-config",
+    "cc": "compilation-config", "sc": "speculative-config", "cudagraph-capture-sizes": _SIZES,
+    "spec-method": "speculative-config.method", "spec-model": "speculative-config.model",
+    "spec-tokens": "speculative-config.num_speculative_tokens",
 }  # fmt: skip
 _SWITCHES: Final = frozenset({"disable-log-stats", "disable-log-requests", "headless", "grpc"})
 """Flags without a value and without a ``--no-`` twin."""
 _SEVERAL: Final = frozenset(
     {"served-model-name", "lora-modules", "allowed-origins", "middleware"}
-    | {"cudagraph-capture-sizes", "limit-mm-per-prompt"}
+    | {_SIZES, "limit-mm-per-prompt"}
 )
 """Flags that take several words."""
 _UNHEARD: Final = frozenset({"disable_log_requests", "tokenizer_revision", "code_revision"})
 """Flags without a meaning in a measurement."""
-_OPTIMIZED: Final = re.compile(r"-O(\d)")
+_LEVEL: Final = re.compile(r"^-O(?=\d$)")
 _NUMBER: Final = re.compile(r"-?\d+(?P<fraction>\.\d+)?")
-_SHORT_KEYS: Final = {
-    "spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens",
+_SPEC_KEYS: Final = {
+    "num_speculative_tokens": "num_tokens", "model": "draft", BY_LOAD: "num_tokens_by_load",
+    **{name: name for name in ("method", "rejection_sample_method", "draft_sample_method")},
+    "draft_lm_head_quantization": "draft_lm_head_quantization",
 }  # fmt: skip
-_OWN_KEYS: Final = {"num_speculative_tokens": "num_tokens", "model": "draft"}
-_PLAIN_KEYS: Final = (
-    "method", "rejection_sample_method", "draft_sample_method", "draft_lm_head_quantization",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,113 +57,88 @@ class ServeCommand:
     dropped: tuple[str, ...]
 
 
-@dataclass(kw_only=True, slots=True)
-class _Flags:
-    """The flags as they are read: those of one JSON object are merged."""
-
-    model: str | None = None
-    values: dict[str, Scalar] = field(default_factory=dict)
-    dropped: list[str] = field(default_factory=list)
-
-    def set(self, name: str, value: Scalar) -> None:
-        """Keep ``name``, or with dots a key within its JSON object."""
-        base, *keys = name.replace("-", "_").split(".")
-        if isinstance(value, str) and SECRET.search(value):
-            self.dropped.append(base)
-        elif keys:
-            whole = parse_json(self.values.get(base, "{}"))
-            inside: Any = whole if isinstance(whole, dict) else {}
-            whole = inside
-            for key in keys[:-1]:
-                inside = inside.setdefault(key, {})
-                if not isinstance(inside, dict):
-                    raise UsageError(
-                        f"the present command gives {base}.{key} a value and keys", fix="drop one"
-                    )
-            inside[keys[-1]] = parse_json(value) or value
-            self.values[base] = json.dumps(whole)
-        else:
-            self.values[base] = value
-
-
 def read_serve_words(words: Sequence[str]) -> ServeCommand:
     """Read the words behind ``vllm serve``.
 
     Raises ``UsageError`` for a word that belongs to no flag, for a shell variable in a flag that
     counts, and for speculation that cannot be read.
     """
-    flags = _Flags()
-    rest = list(words)
+    values: dict[str, Any] = {}
+    rest = deque(words)
     while rest:
-        word = rest.pop(0)
-        name = _flag_name(word)
+        word = rest.popleft()
+        name, value = _flag(word)
         if name is not None:
-            level = _OPTIMIZED.fullmatch(word)
-            value = word.partition("=")[2] if "=" in word else level and level[1]
-            _take(flags, name, value, rest)
-        elif flags.model is None:
-            flags.model = word
+            _set(values, name, list(_given(name, rest)) if value is None else [value])
+        elif "model" not in values:
+            values["model"] = word
         else:
             raise UsageError(
                 f"the present command has the word {word[:80]!r}, which belongs to no flag",
                 fix="give the command as it is run, or its flags as --flag=value",
             )
-    return _command(flags)
+    return _command(values)
 
 
-def _flag_name(word: str) -> str | None:
-    """``max-model-len`` of ``--max_model_len=8``; None for a value."""
-    if word.startswith("--") and len(word) > 2:
-        base, dot, keys = word[2:].partition("=")[0].partition(".")
-        return base.replace("_", "-") + dot + keys
-    short = word.removeprefix("-").partition("=")[0] if word.startswith("-") else ""
-    base, dot, keys = short.partition(".")
-    if base in _SHORT:
-        return _SHORT[base] + dot + keys
-    return "optimization-level" if _OPTIMIZED.fullmatch(word) else None
+def _flag(word: str) -> tuple[str | None, str | None]:
+    """``("max-model-len", "8")`` of ``--max_model_len=8``; ``(None, None)`` for a value."""
+    name, equals, value = _LEVEL.sub("-O=", word).partition("=")
+    base, dot, keys = name.lstrip("-").partition(".")
+    base = base.replace("_", "-")
+    if not base or not (name.startswith("--") or (name[0] == "-" and base in _OTHER_NAMES)):
+        return None, None
+    return _OTHER_NAMES.get(base, base) + dot + keys, value if equals else None
 
 
-def _take(flags: _Flags, name: str, value: str | None, rest: list[str]) -> None:
-    """Set one flag, with the words of ``rest`` that are its value."""
-    values = [] if value is None else [value]
-    switch = name.startswith("no-") or f"no-{name}" in shipped_flags() or name in _SWITCHES
-    while value is None and not switch and rest and _flag_name(rest[0]) is None:
-        values.append(rest.pop(0))
+def _given(name: str, rest: deque[str]) -> Iterator[str]:
+    """Take the words that are a flag's value from ``rest``; none of a switch."""
+    if name.startswith("no-") or f"no-{name}" in shipped_flags() or name in _SWITCHES:
+        return
+    while rest and _flag(rest[0])[0] is None:
+        yield rest.popleft()
         if name not in _SEVERAL:
-            break
-    if name.startswith("no-") and not values:
-        flags.set(name.removeprefix("no-"), False)
-    elif not values:
-        flags.set(name, True)
-    elif len(values) == 1:
-        flags.set(name, _scalar(values[0]))
-    elif name == "cudagraph-capture-sizes":
-        sizes = json.dumps([_scalar(each) for each in values])
-        flags.set("compilation-config.cudagraph_capture_sizes", sizes)
-    else:
-        flags.set(name, " ".join(values))
+            return
 
 
-def _scalar(text: str) -> Scalar:
+def _set(values: dict[str, Any], name: str, given: Sequence[str]) -> None:
+    """Set a flag, or with dots a key within its JSON object."""
+    value: Any = " ".join(given) if len(given) > 1 else _scalar(given[0]) if given else True
+    if name == _SIZES:
+        value = [_scalar(each) for each in given]
+    if not given and name.startswith("no-"):
+        name, value = name.removeprefix("no-"), False
+    *path, last = name.replace("-", "_").split(".")
+    try:
+        for key in path:
+            values = values.setdefault(key, {})
+        values[last] = value
+    except (AttributeError, TypeError) as error:
+        raise UsageError(
+            f"the present command gives {'.'.join(path)} a value and keys", fix="drop one"
+        ) from error
+
+
+def _scalar(text: str) -> Any:
+    """A number, a JSON object or list, or the text itself."""
     match = _NUMBER.fullmatch(text)
     if match is None:
-        return text
+        return parse_json(text) or text
     return float(text) if match["fraction"] else int(text)
 
 
-def _command(flags: _Flags) -> ServeCommand:
-    values, owned = flags.values, owned_flags("vllm")
+def _command(values: dict[str, Any]) -> ServeCommand:
     if "config" in values:
         raise UsageError(
             "the present command reads flags from a file (--config)",
             fix="write them into the command",
         )
-    model = str(values.pop("model")) if "model" in values else flags.model
-    revision = values.pop("revision", None)
+    secret = [name for name, value in values.items() if SECRET.search(str(value))]
+    values = {name: value for name, value in values.items() if name not in secret}
+    model, revision = values.pop("model", None), values.pop("revision", None)
     prefix_cache = values.pop("enable_prefix_caching", True) is not False
-    speculation = _speculation(values)
-    dropped = [name for name in values if name in owned or name in _UNHEARD]
-    args = {name: value for name, value in values.items() if name not in dropped}
+    speculation = _speculation(values.pop("speculative_config", {}))
+    dropped = [name for name in values if name in _UNHEARD or name in owned_flags("vllm")]
+    args = {name: _plain(value) for name, value in values.items() if name not in dropped}
     for name, text in (("model", model), ("speculative_config", speculation), *args.items()):
         if "$" in str(text):
             raise UsageError(
@@ -169,29 +146,26 @@ def _command(flags: _Flags) -> ServeCommand:
                 fix="write its value in its place",
             )
     return ServeCommand(
-        model=model,
+        model=None if model is None else str(model),
         revision=None if revision is None else str(revision),
         args=args,
         prefix_cache=prefix_cache,
         speculation=speculation,
-        dropped=tuple(dict.fromkeys((*flags.dropped, *dropped))),
+        dropped=(*secret, *dropped),
     )
 
 
-def _speculation(values: dict[str, Scalar]) -> dict[str, Any] | None:
-    """Take the keys of speculation out of the flags, by a spec's names."""
-    config = parse_json(values.pop("speculative_config", "{}"))
+def _plain(value: Any) -> Scalar:
+    return value if isinstance(value, Scalar) else json.dumps(value)
+
+
+def _speculation(config: Any) -> dict[str, Any] | None:
+    """The speculative config by a spec's names."""
     if not isinstance(config, dict):
         raise UsageError(
             "the speculative config of the present command is not a JSON object",
             fix="quote it for the shell: --speculative-config '{\"method\": …}'",
         )
-    short = {
-        "method": "spec_method",
-        "model": "spec_model",
-        "num_speculative_tokens": "spec_tokens",
-    }
-    config |= {key: values.pop(name) for key, name in short.items() if name in values}
     if not config:
         return None
     if type(config.get("num_speculative_tokens")) is not int:
@@ -199,21 +173,8 @@ def _speculation(values: dict[str, Scalar]) -> dict[str, Any] | None:
             "the speculation of the present command has no num_speculative_tokens",
             fix="write the number that vLLM says at its start into the command",
         )
-    return dict(_spec_keys(config))
-
-
-def _spec_keys(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    options: dict[str, Scalar] = {}
-    for key, value in config.items():
-        if key in _OWN_KEYS:
-            yield _OWN_KEYS[key], value
-        elif key == BY_LOAD:
-            yield "num_tokens_by_load", value
-        elif key == "method":
-            yield key, "mtp" if str(value).endswith("_mtp") else value
-        elif key in _PLAIN_KEYS:
-            yield key, value
-        else:
-            options[key] = value if isinstance(value, Scalar) else json.dumps(value)
-    if options:
-        yield "options", options
+    own = {_SPEC_KEYS[key]: value for key, value in config.items() if key in _SPEC_KEYS}
+    if str(own.get("method")).endswith("_mtp"):
+        own["method"] = "mtp"
+    options = {key: _plain(value) for key, value in config.items() if key not in _SPEC_KEYS}
+    return {**own, "options": options} if options else own

@@ -8,7 +8,7 @@ from typing import Final
 from whet.client.counters import info_labels
 from whet.core.counters import CACHE_CONFIG
 from whet.core.records.evidence import Declared
-from whet.engines.pages import flatten, json_page, model_cards, text_page
+from whet.engines.probe import flatten, json_page, model_cards, text_page
 
 _INFO: Final = "/server_info?config_format=json"
 _ENGINE: Final = re.compile(r'^vllm:\w+\{[^}]*\bengine="([^"]+)"', re.MULTILINE)

@@ -18,8 +18,7 @@ from whet.core.redact import redact_json
 from whet.core.run import Run
 from whet.deploy.monitoring import monitoring_files
 from whet.deploy.monitoring.series import exact_edges_s
-from whet.deploy.render import SCRIPT, Site, commented, render, render_script, site_name
-from whet.deploy.target import get_target
+from whet.deploy.render import SCRIPT, Site, commented, get_target, render, render_script, site_name
 from whet.engines import get_profile
 from whet.engines.command import shell_line
 from whet.engines.deployment import Deployment, LeftOut

@@ -14,8 +14,7 @@ from whet.core.records.bundle import Bundle
 from whet.core.records.codec import decode
 from whet.core.staging import staged
 from whet.core.store import read_json, translate_disk_errors
-from whet.deploy.render import write_file
-from whet.deploy.target import get_target
+from whet.deploy.render import get_target, write_file
 
 RECORD: Final = "bundle.json"
 PREVIOUS: Final = "previous"

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from whet.core.errors import UsageError
 from whet.core.server_url import split_server_url
-from whet.deploy.target import TARGETS, get_target
+from whet.deploy.render import TARGETS, get_target
 from whet.flow.run.options import OutputDir
 
 _TAG: Final = re.compile(r"\w[\w.-]{0,127}", re.ASCII)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -26,23 +27,23 @@ from whet.flow.run.check.checkpoints import Checkpoints
 from whet.predict.feasibility import copy_difference
 
 _MOST_BYTES: Final = 1 << 20
-_DEEPEST: Final = 30
 _MODULES: Final = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
-_CONTAINERS: Final = ("docker", "podman", "nerdctl")
 _SHELLS: Final = ("sh", "bash")
-_ENDS: Final = frozenset(";&|<>()\n")
-"""Characters that end a command, or its words, in a shell."""
-_IMAGE: Final = re.compile(r"(?:^|/)[\w.-]*vllm[\w.-]*(?:/[\w.-]+)*(?:[:@][\w.:-]+)?$")
-_SWITCHES: Final = frozenset(
-    {"-d", "--detach", "--rm", "-i", "-t", "-it", "-ti", "-dit", "-itd", "--privileged", "--init"}
-    | {"-P", "--publish-all", "--read-only", "--interactive", "--tty", "-q", "--quiet"}
+_ENDS: Final = frozenset(";&|()\n")
+"""Characters that end a command in a shell."""
+_UNREAD: Final = re.compile(r"(?<!\S)#[^\n]*|(?<!\S)[\d&]?[<>]+(?:&\d|[ \t]*[^\s;&|]+)")
+"""Comments and redirections."""
+_IMAGE: Final = re.compile(
+    r"(?=.*[/:])(?:[\w.:-]+/)*[\w.-]*vllm[\w.-]*(?:/[\w.-]+)*(?:[:@][\w.:-]+)?"
 )
-"""Options of ``docker run`` without a value."""
 _ENGINE_ENV: Final = (
     "VLLM_", "NCCL_", "OMP_", "TORCH", "PYTORCH_", "FLASHINFER_", "TRITON_", "CUDA_MODULE_",
     "CUDA_DEVICE_MAX_",
 )  # fmt: skip
 _FIX: Final = "give the line that starts vLLM (vllm serve MODEL …), or a file that holds one"
+
+_Server = tuple[Sequence[str], Mapping[str, str]]
+"""The words behind ``vllm serve``, and the variables that are set for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,14 +55,6 @@ class PresentCommand:
     left_out: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Server:
-    """The words behind ``vllm serve``, with the variables that are set for it."""
-
-    words: Sequence[str]
-    env: Mapping[str, str]
-
-
 def read_current(text: str) -> PresentCommand:
     """Read a command, or the file that ``text`` names.
 
@@ -70,7 +63,7 @@ def read_current(text: str) -> PresentCommand:
     text, is_yaml = _content(text)
     try:
         matches = list(_services(text) if is_yaml else _lines(text))
-        serves = [read_serve_words(match.words) for match in matches]
+        serves = [read_serve_words(words) for words, _ in matches]
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
         raise UsageError(f"the present command cannot be read ({reason})", fix=_FIX) from error
@@ -80,7 +73,7 @@ def read_current(text: str) -> PresentCommand:
         raise UsageError(
             f"the present command starts {len(matches)} vLLM servers", fix="give one of them"
         )
-    serve, given = serves[0], matches[0].env
+    serve, given = serves[0], matches[0][1]
     env = {
         name: value
         for name, value in public_env(given).items()
@@ -110,13 +103,9 @@ def current_variant(
                 method = read_head(checkpoints.find(draft)).method
                 own = {"method": method, **own, "draft": shown_model(draft, folder)}
             variant["speculation"] = own
+    settings = {"args": dict(serve.args), "env": dict(present.env)}
     variant["prefix_cache"] = serve.prefix_cache
-    return variant | {key: dict(value) for key, value in _settings(present) if value}
-
-
-def _settings(present: PresentCommand) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield "args", present.serve.args
-    yield "env", present.env
+    return variant | {key: value for key, value in settings.items() if value}
 
 
 def _is_copy(serve: ServeCommand, target: ModelFacts, checkpoints: Checkpoints) -> bool:
@@ -146,106 +135,79 @@ def relative(path: Path, folder: Path) -> str:
 
 def _content(text: str) -> tuple[str, bool]:
     """(the command's text or the file's, whether it is YAML)."""
-    if len(text) > _MOST_BYTES:
-        raise UsageError("the present command is longer than 1 MiB", fix=_FIX)
     path = Path(os.path.expanduser(text))
-    if not os.path.isfile(path):  # False too for a text that is too long for a path
-        if text.split() != [text]:
-            return text, False
+    is_file = os.path.isfile(path)  # False too for a text that is too long for a path
+    if (path.stat().st_size if is_file else len(text)) > _MOST_BYTES:
+        raise UsageError("the present command is longer than 1 MiB", fix=_FIX)
+    if not is_file and text.split() == [text]:
         raise UsageError(
             f"--current: no file at {text[:200]}", fix="correct the path, or give the line"
         )
-    if path.stat().st_size > _MOST_BYTES:
-        raise UsageError(f"{path} is larger than 1 MiB", fix=_FIX)
     try:
-        return path.read_text(encoding="utf-8"), path.suffix in (".yaml", ".yml", ".json")
+        text = path.read_text(encoding="utf-8") if is_file else text
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read as text", fix=_FIX) from error
+    return text, is_file and path.suffix in (".yaml", ".yml", ".json")
 
 
 def _lines(text: str) -> Iterator[_Server]:
-    """Yield the servers that shell text starts; variables that it exports count for all after."""
-    exported: dict[str, str] = {}
-    for command in _commands(text):
-        if command[:1] == ["export"]:
-            exported |= _assignments(command)
-        elif (server := _serve(command)) is not None:
-            yield _Server(words=server.words, env={**exported, **server.env})
+    """Yield the servers that shell text starts; variables that it exports count for all after.
 
-
-def _commands(text: str) -> Iterator[list[str]]:
-    """Split text into commands at line ends and operators; ``ValueError`` for an open quote."""
-    lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=";&|<>()\n")
+    ``ValueError`` for an open quote.
+    """
+    lexer = shlex.shlex(
+        _UNREAD.sub("", text.replace("\\\n", " ")), posix=True, punctuation_chars=";&|()\n"
+    )
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
-    command: list[str] = []
-    hidden = False  # behind a comment sign or a redirection, until the command ends
-    for word in lexer:
-        if set(word) <= _ENDS:
-            if set(word) <= {"<", ">"}:
-                hidden = True
-                continue
-            yield command
-            command, hidden = [], False
-        elif word.startswith("#"):
-            hidden = True
-        elif not hidden:
-            command.append(word)
-    yield command
+    exported: dict[str, str] = {}
+    for is_end, command in groupby(lexer, lambda word: set(word) <= _ENDS):
+        words = list(command)
+        if words[0] == "export":
+            exported |= _assignments(words)
+        elif not is_end and (server := _serve(words)) is not None:
+            yield server[0], {**exported, **server[1]}
 
 
-def _serve(words: Sequence[str], image: str = "") -> _Server | None:
-    """Return the server that one command starts; of an ``image`` of vLLM the words are its flags"""
+def _serve(words: Sequence[str]) -> _Server | None:
+    """Return the server that a command starts, in a container or a shell within it too."""
     for at, word in enumerate(words):
         name, after = PurePath(word).name, words[at + 1 : at + 2]
-        before = _assignments(words[:at])
-        if (name == "vllm" and after == ["serve"]) or (
-            word == "-m" and after[:1] and after[0] in _MODULES
-        ):
-            start = at + 3 if words[at + 2 : at + 3] == ["serve"] else at + 2
-            return _Server(words=words[start:], env=before)
-        if name in _CONTAINERS and "run" in words[at + 1 : at + 3]:
-            return _container(words[words.index("run", at) + 1 :], before)
+        env = _assignments(words[:at])
+        if name == "vllm" and after == ["serve"]:
+            return words[at + 2 :], env
+        if word in _MODULES and words[at - 1] == "-m":
+            return words[at + (2 if after == ["serve"] else 1) :], env
         if name in _SHELLS and after and re.fullmatch(r"-\w*c", after[0]):
             inner = next(_lines(" ".join(words[at + 2 : at + 3])), None)
-            return inner and _Server(words=inner.words, env={**before, **inner.env})
-    return _Server(words=words, env={}) if _IMAGE.search(image) else None
-
-
-def _container(words: Sequence[str], env: Mapping[str, str]) -> _Server | None:
-    """Return the server of ``docker run``: its options, the image, and what the image is given."""
-    given: dict[str, str] = dict(env)
-    rest = list(words)
-    while rest and rest[0].startswith("-"):
-        option, equals, value = rest.pop(0).partition("=")
-        if not equals and option not in _SWITCHES and rest:
-            value = rest.pop(0)
-        if option in ("-e", "--env"):
-            given |= _assignments([value if "=" in value else f"{value}=$"])
-    server = _serve(rest[1:], rest[0]) if rest else None
-    return server and _Server(words=server.words, env={**given, **server.env})
+            return inner and (inner[0], {**env, **inner[1]})
+    for at, word in enumerate(words):
+        if "run" in words[:at] and _IMAGE.fullmatch(word):  # the image serves what is behind it
+            return words[at + 1 :], _assignments(words[:at])
+    return None
 
 
 def _services(text: str) -> Iterator[_Server]:
     """Yield the vLLM servers of a compose file or of Kubernetes manifests."""
-    for node in _mappings(list(yaml.safe_load_all(text)), set(), 0):
+    for node in _mappings(list(yaml.safe_load_all(text))):
         keys = ("entrypoint", "command", "args")
         words = [word for key in keys for word in _words(node.get(key))]
-        if not isinstance(node.get("image"), str) or not words:
+        if not words or not isinstance(image := node.get("image"), str):
             continue
-        if (server := _serve(words, node["image"])) is not None:
+        if (server := _serve(["run", image, *words])) is not None:
             env = {**_env(node.get("environment")), **_env(node.get("env"))}
-            yield _Server(words=server.words, env={**env, **server.env})
+            yield server[0], {**env, **server[1]}
 
 
-def _mappings(node: Any, visited: set[int], depth: int) -> Iterator[Mapping[Any, Any]]:
-    """Yield every mapping below ``node`` once, whatever aliases lead to it."""
-    if id(node) in visited or depth > _DEEPEST or not isinstance(node, dict | list):
-        return
-    visited.add(id(node))
-    if isinstance(node, dict):
-        yield node
-    for inside in node.values() if isinstance(node, dict) else node:
-        yield from _mappings(inside, visited, depth + 1)
+def _mappings(root: Any) -> Iterator[Mapping[Any, Any]]:
+    """Yield every mapping below ``root`` once, in its order, whatever aliases lead to it."""
+    waiting, visited = [root], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict | list) and id(node) not in visited:
+            visited.add(id(node))
+            waiting += reversed(list(node.values() if isinstance(node, dict) else node))
+            if isinstance(node, dict):
+                yield node
 
 
 def _words(value: Any) -> list[str]:
@@ -257,17 +219,14 @@ def _words(value: Any) -> list[str]:
 def _env(value: Any) -> dict[str, str]:
     """The variables of a service; one whose value is elsewhere has the value ``$``."""
     if isinstance(value, dict):
-        return {str(name): "$" if text is None else str(text) for name, text in value.items()}
-    env: dict[str, str] = {}
-    for each in value if isinstance(value, list) else ():
-        if isinstance(each, dict):
-            env[str(each.get("name"))] = str(each.get("value", "$"))
-        else:
-            env |= _assignments([each if "=" in str(each) else f"{each}=$"])
-    return env
+        value = [{"name": name, "value": "$" if x is None else x} for name, x in value.items()]
+    return _assignments(
+        f"{each.get('name')}={each.get('value', '$')}" if isinstance(each, dict) else str(each)
+        for each in (value if isinstance(value, list) else ())
+    )
 
 
-def _assignments(words: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE`` words."""
-    pairs = (str(word).partition("=") for word in words)
+def _assignments(words: Iterable[str]) -> dict[str, str]:
+    """``NAME=VALUE`` words, also as an option of ``docker run``."""
+    pairs = (word.removeprefix("--env=").partition("=") for word in words)
     return {name: value for name, equals, value in pairs if equals and is_env_name(name)}

@@ -23,15 +23,11 @@ _WINDOW_S: Final = 300.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """Requests a second of a log: the mean, and that of its busiest five minutes.
-
-    ``burstiness`` is the shape of a gamma process with the gaps' variation: 1 is Poisson.
-    """
+    """Requests a second of a log: the mean, and that of its busiest five minutes."""
 
     seconds: float
     mean: float
     busiest: float
-    burstiness: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,8 +60,7 @@ class LogProfile:
         if self.rates is not None:
             yield (
                 f"  arrivals: {significant(self.rates.mean, 3)} a second, "
-                f"{significant(self.rates.busiest, 3)} in the busiest five minutes, burstiness "
-                f"{significant(self.rates.burstiness, 2)} (1 is Poisson)"
+                f"{significant(self.rates.busiest, 3)} in the busiest five minutes"
             )
 
     def unknown(self) -> Iterator[str]:
@@ -109,7 +104,6 @@ def _rates(log: TrafficLog) -> Rates | None:
         return None
     times_ns = np.asarray(log.sample.times_ns, dtype=np.int64)
     seconds = ns_to_s(float(times_ns[-1] - times_ns[0]))
-    gaps = np.diff(times_ns).astype(np.float64)
     window_s = min(_WINDOW_S, seconds)
     ends = np.searchsorted(times_ns, times_ns + round(window_s * 1e9), side="right")
     busiest = float((ends - np.arange(len(times_ns))).max()) / window_s
@@ -117,7 +111,6 @@ def _rates(log: TrafficLog) -> Rates | None:
         seconds=seconds,
         mean=mean,
         busiest=max(busiest, mean) if seconds > window_s else mean,
-        burstiness=float(gaps.mean() ** 2 / gaps.var()) if gaps.var() else math.inf,
     )
 
 

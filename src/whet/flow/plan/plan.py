@@ -117,10 +117,9 @@ def _sizes(text: str | None) -> tuple[int, ...]:
 
 def _front(predictions: Sequence[Prediction], sizes: Sequence[int]) -> Iterator[Prediction]:
     """Those that none beats in cost, TTFT and TPOT: of each size, or that meet the objective."""
-    if sizes:
-        for size in sizes:
-            yield from _unbeaten([each for each in predictions if each.in_flight == size])
-    else:
+    for size in sizes:
+        yield from _unbeaten([each for each in predictions if each.in_flight == size])
+    if not sizes:
         yield from _unbeaten([each for each in predictions if each.missed is None])
 
 

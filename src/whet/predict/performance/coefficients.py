@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from types import MappingProxyType
 from typing import Final
 
 from whet.core.spec import SIXTEEN_BIT
@@ -66,22 +65,6 @@ class Coefficients:
         names = alike if stored != SIXTEEN_BIT else alike[-1:]
         known = next(name for name in names if name in self.bandwidth)
         return self.bandwidth[known], self.compute[known]
-
-
-TYPICAL: Final = Coefficients(
-    bandwidth=MappingProxyType({SIXTEEN_BIT: 0.8}),
-    compute=MappingProxyType({SIXTEEN_BIT: 0.7}),
-    kv_bandwidth=0.7,
-    attention=0.4,
-    layer_s=28e-6,
-    step_s=1e-3,
-    sequence_s=4e-6,
-    prefill_s=11e-3,
-    request_s=1.5e-3,
-    message_s=6e-5,
-    turns=8.0,
-)
-"""Where a fit begins."""
 
 
 _STORED: Final = "calibrations.json"

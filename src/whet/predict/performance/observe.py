@@ -20,10 +20,8 @@ from whet.core.run import Run
 from whet.levers.kernels import requested_libraries
 from whet.metrics.counted import acceptance_length, counter_delta
 from whet.metrics.requests import request_figures
-from whet.predict.hardware import Sheet
-from whet.predict.performance.coefficients import Coefficients
-from whet.predict.performance.simulator import Limits, Request, Simulated, simulate
-from whet.predict.performance.step import Draft, StepModel
+from whet.predict.performance.simulator import Limits, Request, Simulated
+from whet.predict.performance.step import Draft
 from whet.predict.performance.work import Work, head_work, work_of
 from whet.predict.settings import Settings, read_settings
 
@@ -64,17 +62,6 @@ class Observation:
     measured: Latencies
 
 
-def predict_latencies(
-    observation: Observation, coefficients: Coefficients, sheet: Sheet
-) -> Latencies:
-    """The latencies that coefficients give for the observation's requests."""
-    model = StepModel(observation.work, sheet, coefficients, draft=observation.draft)
-    result = simulate(
-        observation.requests, model, observation.limits, in_flight=observation.in_flight
-    )
-    return mean_latencies(result, observation.in_flight)
-
-
 def mean_latencies(result: Simulated, in_flight: int | None) -> Latencies:
     """Means without the first wave of requests of a closed loop."""
     timed = result.requests[first_wave(in_flight, len(result.requests)) :]
@@ -92,20 +79,12 @@ def first_wave(in_flight: int | None, requests: int) -> int:
     return min(in_flight or 0, requests // 2)
 
 
-def observations_of(run: Run) -> list[Observation]:
-    """Every complete trial of a closed loop or at a rate, on the engine that the run started.
+def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Observation]:
+    """A complete trial of a closed loop or at a rate, on the engine that the run started.
 
     Left out: static batches, trials in which a request failed, and variants that several engines
     serve: what each had in flight is not known.
     """
-    device = run.require_environment().device
-    return [
-        observation for trial in run.trials for observation in observation_of(run, trial, device)
-    ]
-
-
-def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Observation]:
-    """One trial's, or none where ``observations_of`` leaves it out."""
     resolved, facts = run.engines.get(trial.variant), run.facts.get(trial.variant)
     loop = "open" if trial.load.is_open else "closed"
     if resolved is None or trial.loop != loop or trial.status != "complete":
@@ -117,30 +96,24 @@ def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obs
         return
     requests, measured = rows
     settings = read_settings(variant, target=target, device=device)
-    if engines_of(variant, settings) > 1:
+    if settings.data_parallel * (1 if variant.layout is None else variant.layout.servers) > 1:
         return
     yield Observation(
         group=f"{run.name} {trial.variant}",
         work=variant_work(run, variant, target, settings),
         draft=draft_of(
-            run, variant, target, settings, _in_flight(trial), length=acceptance_length([trial])
+            run,
+            variant,
+            target,
+            settings,
+            trial.load.concurrency,
+            length=acceptance_length([trial]),
         ),
         limits=limits_of(variant, settings, facts, device),
         requests=requests,
-        in_flight=_in_flight(trial),
+        in_flight=trial.load.concurrency,
         measured=measured,
     )
-
-
-def engines_of(variant: Variant, settings: Settings) -> int:
-    """How many engines share the variant's requests: servers of a layout, data parallel ranks."""
-    servers = 1 if variant.layout is None else variant.layout.servers
-    return servers * settings.data_parallel
-
-
-def _in_flight(trial: TrialRecord) -> int | None:
-    """Requests in flight of a closed loop."""
-    return trial.load.concurrency
 
 
 def timed_requests(
@@ -162,7 +135,7 @@ def timed_requests(
         return None
     rows.sort(key=lambda row: row[0])
     prefixes = {name: place for place, name in enumerate(dict.fromkeys(row[2] for row in rows))}
-    in_flight, begin_ns = _in_flight(trial), rows[0][0]
+    in_flight, begin_ns = trial.load.concurrency, rows[0][0]
     counted = [row[3] for row in rows[first_wave(in_flight, len(rows)) :]]
     tpot = [each.tpot_ns for each in counted if each.tpot_ns is not None]
     return (

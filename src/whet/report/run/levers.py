@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whet.core.load import Load
-from whet.core.records.effects import LeverEffect
+from whet.core.records.decision import LeverEffect
 from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.metrics import metrics_in

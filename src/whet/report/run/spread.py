@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from whet.core.format import percent
-from whet.core.records.spread import Spreads
+from whet.core.records.decision import Spreads
 from whet.core.run import Run
 from whet.metrics import METRICS
 from whet.report.document import Bullets, Folded, Node, Section, figure_columns, table

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from whet.core.format import percent
+from whet.core.gpu_table import model_words
 from whet.core.provenance import Device
 from whet.core.records.engine import Variant
 from whet.core.spec import Spec
@@ -19,7 +20,7 @@ from whet.flow.run.check.resolve import Resolved
 from whet.flow.run.traffic.logged import gate_tokens
 from whet.load import read_pool
 from whet.predict import Traffic, advise, longest_request
-from whet.predict.hardware import CUDA, model_words
+from whet.predict.hardware import CUDA
 from whet.quality.verdicts import MIN_DOCUMENTS
 
 _REMEMBERED: Final = "suffix_decoding_max_cached_requests"

@@ -10,6 +10,7 @@ from typing import Final
 
 from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.gpu_table import model_words
 from whet.core.load import Load
 from whet.core.provenance import Device
 from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
@@ -28,7 +29,6 @@ from whet.load import Draw, build_workload
 from whet.metrics.significance import looks_at
 from whet.predict import longest_request
 from whet.predict.feasibility import COPY_FIX, copy_difference
-from whet.predict.hardware import model_words
 from whet.quant.suitability import working_recipes
 
 RECIPES: Final = {

@@ -10,10 +10,8 @@ from dataclasses import replace
 from whet.core.errors import UsageError
 from whet.core.flags import drop_kv_sizing
 from whet.core.protocols import Observer
-from whet.core.records.decision import Decision, Excluded
-from whet.core.records.effects import LeverEffects
+from whet.core.records.decision import Decision, Excluded, LeverEffects, SpreadSet
 from whet.core.records.evidence import VerdictSet
-from whet.core.records.spread import SpreadSet
 from whet.core.run import Run
 from whet.core.store import RunStore, write_atomic, write_json
 from whet.decision import DecisionInputs, TierInputs, decide

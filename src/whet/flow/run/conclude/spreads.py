@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from whet.core.records.spread import Spreads, StartSpread, UnlikeSpread
+from whet.core.records.decision import Spreads, StartSpread, UnlikeSpread
 from whet.flow.run.conclude.results import RunSummary
 from whet.metrics.pooled import StartTable
 from whet.metrics.spread import unlike_loads, unlike_variants
