@@ -4,7 +4,7 @@ from whet.core.records.plan import MemoryPlan, Problem
 from whet.predict.advice import Traffic, advise, far_beyond, fitting_length
 from whet.predict.disk import disk_problems, disk_uses
 from whet.predict.feasibility import Feasibility, assess_variants, longest_request, plan_variant
-from whet.predict.memory import Demand, group_memory_warnings, plan_memory
+from whet.predict.memory import Demand, plan_memory
 from whet.predict.predict import predict_checkpoint
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "disk_uses",
     "far_beyond",
     "fitting_length",
-    "group_memory_warnings",
     "longest_request",
     "plan_memory",
     "plan_variant",

@@ -90,16 +90,17 @@ def _deploy(run: Run, decision: Decision) -> None:
     for old in (folder, again):
         if old.exists():
             shutil.rmtree(old)
-    shared = bool(run.require_spec().load.together)
     for name in decision.qualified:
         limits = decision.limits_of(name)
-        write_deployment(folder / name, run.engines[name], limits=limits, shared=shared)
+        write_deployment(folder / name, run.engines[name], limits=limits)
     reasons = {item.variant: " ".join(item.reason.split()) for item in decision.excluded}
     for name in {cell.variant for cell in run.cells} & set(run.engines):
         lost = name in reasons and name not in decision.qualified
         note = f"EXCLUDED from recommendation: {reasons[name]}" if lost else "As measured."
         limits = decision.limits_of(name)
-        write_deployment(again / name, run.engines[name], note=note, limits=limits, shared=None)
+        write_deployment(
+            again / name, run.engines[name], note=note, limits=limits, as_measured=True
+        )
     if not decision.qualified:
         text = "No variant qualifies for recommendation; report.md says why for each.\n"
         write_atomic(folder / "README.txt", text)
