@@ -157,13 +157,6 @@ def _cautions(choice: Choice, usual: EligibleCell | None, inputs: DecisionInputs
         yield f"it is {cell.variant} itself: nothing cheaper qualifies, so nothing is saved"
     elif usual is None:
         yield f"{inputs.reference} does not qualify here, so there is no saving to state"
-    if item.disturbed:
-        yield "another process slowed its cell down; it may cost less when measured again"
-    if usual is not None and usual.disturbed:
-        yield (
-            f"another process slowed {inputs.reference}'s cell down; measure it again before you "
-            "trust the saving"
-        )
     if not item.ttft.enough:
         yield too_few(item)
     if "resident" in cell.memory_kind:

@@ -11,6 +11,7 @@ from whet.core.run import Run
 from whet.metrics import METRICS
 from whet.report.document import (
     Bullets,
+    Cell,
     Heading,
     Node,
     Paragraph,
@@ -23,6 +24,7 @@ from whet.report.document import (
     metric_column,
     row,
     table,
+    text_cell,
 )
 from whet.report.run.common import (
     is_win,
@@ -30,6 +32,7 @@ from whet.report.run.common import (
     target_words,
     tolerance_words,
 )
+from whet.report.text import shown
 
 ORDER = 15
 _RANKS = ("recommended", "qualifies", "misses", "excluded")
@@ -122,12 +125,16 @@ def _row(run: Run, decision: Decision, cell: CellSummary) -> Row:
     return row([cell.variant, cell.load, *figures, _against(decision, cell), status], tone=tone)
 
 
-def _against(decision: Decision, cell: CellSummary) -> str | None:
-    """The change of cost against the default's that was tested; None where none was."""
+def _against(decision: Decision, cell: CellSummary) -> Cell:
+    """The change of cost against the default's that was tested; a dash where none was."""
     place = cell.variant, cell.load
-    changes = (x for x in decision.differences if (x.candidate, x.load) == place)
-    change = next(changes, None)
-    return None if change is None else f"{1 / change.ratio.value - 1:+.1%}"
+    change = next((x for x in decision.differences if (x.candidate, x.load) == place), None)
+    if change is None:
+        return text_cell(None)
+    cost = change.ratio.mapped(lambda ratio: 1 / ratio, falling=True)
+    ends = "" if cost.low is None or cost.high is None else shown(cost, unit="+%").interval
+    word = "" if change.different else "not distinguished"
+    return Cell(text=f"{cost.value - 1:+.1%}", detail="; ".join(filter(None, (ends, word))))
 
 
 def exclusion_nodes(decision: Decision) -> list[Node]:

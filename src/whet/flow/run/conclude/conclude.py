@@ -28,7 +28,6 @@ from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_ru
 from whet.flow.run.conclude.speculation_map import speculation_map
 from whet.flow.run.conclude.spreads import spreads_of
 from whet.levers import lever_diff
-from whet.metrics.latency_anomalies import latency_anomalies
 from whet.metrics.significance import looks_at
 from whet.predict.performance.bottleneck import with_bottleneck
 
@@ -173,7 +172,6 @@ def _effects(run: Run, summary: RunSummary) -> LeverEffects:
 
 def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
     variants = [item.variant for item in run.engines.values()]
-    disturbed = latency_anomalies(summary.cells, variants)
     faults, limits = engine_faults(run)
     return TierInputs(
         tier=run.tier,
@@ -187,7 +185,6 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         fresh=summary.fresh,
         looks=len(looks_at(run.require_spec().load.max_starts)),
         degenerate=run.degenerate,
-        disturbed={(item.variant, item.load) for item in disturbed},
         faults=faults,
         limits=limits,
         speculating={item.name for item in variants if item.speculation is not None},
