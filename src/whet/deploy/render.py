@@ -148,15 +148,14 @@ def write_deployment(
     folder: Path,
     resolved: ResolvedEngine,
     *,
-    image_tag: str | None = None,
     note: str = "",
     limits: Sequence[str] = (),
     as_measured: bool = False,
 ) -> None:
     """Write ``compose.yaml`` (a container) and ``serve.sh`` (the machine that measured).
 
-    ``image_tag`` pins the image; by default it is the version that was measured. ``as_measured`` is
-    that of ``DeploymentPlanner``. ``note`` and the decision's ``limits`` are comments at the head
+    The image is of the version that was measured; ``as_measured`` is that of ``DeploymentPlanner``.
+    ``note`` and the decision's ``limits`` are comments at the head
     of each file. An attached server and an engine without a plan get these and the command alone.
     Raises ``StorageError`` where the folder cannot be written.
     """
@@ -165,7 +164,7 @@ def write_deployment(
         lines = (*_comments(limits, note), clean(resolved.serve_line), "")
         write_atomic(folder / "README.txt", "\n".join(lines))
         return
-    plan = planner(resolved, image_tag=image_tag, as_measured=as_measured)
+    plan = planner(resolved, as_measured=as_measured)
     files = {**render("compose", plan, Site()), SCRIPT: render_script(plan)}
     for name, text in files.items():
         write_file(folder / name, commented(text, limits, note))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from whet.core.format import percent, plural
 from whet.core.records.decision import Decision, Recommendation
 from whet.core.records.summary import CellSummary
 from whet.core.run import Run
@@ -48,7 +49,8 @@ def build(run: Run) -> Section | None:
         hardware = run.spec.hardware
         source = f": {hardware.price_source}" if hardware.price_source else ""
         words = f"Cost at ${hardware.price_usd_per_hour:,g} an hour{source}."
-        nodes.append(Paragraph(text=f"{words} {_fresh(cells)}".rstrip(), tone="muted"))
+        more = (words, _compared(run.decision), _fresh(cells))
+        nodes.append(Paragraph(text=" ".join(filter(None, more)), tone="muted"))
     nodes += exclusion_nodes(run.decision)
     return Section(
         id="best",
@@ -65,6 +67,15 @@ def _title(chosen: Recommendation | None) -> str:
         return words
     tolerance = tolerance_words(chosen.quality_tolerance)
     return f"{words} within {target_words(chosen.ttft_target_ms)} and {tolerance}"
+
+
+def _compared(decision: Decision) -> str:
+    """What the intervals of the cost against the default's mean."""
+    tested = decision.differences
+    if not any(each.ratio.low is not None for each in tested):
+        return ""
+    compared = f"{plural(len(tested), 'comparison')} with {tested[0].reference}"
+    return f"{compared}: were all alike, one would differ in at most 5% of runs."
 
 
 def _fresh(cells: list[CellSummary]) -> str:
@@ -134,6 +145,8 @@ def _against(decision: Decision, cell: CellSummary) -> Cell:
     cost = change.ratio.mapped(lambda ratio: 1 / ratio, falling=True)
     ends = "" if cost.low is None or cost.high is None else shown(cost, unit="+%").interval
     word = "" if change.different else "not distinguished"
+    if word and change.detectable is not None:
+        word += f", {percent(change.detectable)} would have shown"
     return Cell(text=f"{cost.value - 1:+.1%}", detail="; ".join(filter(None, (ends, word))))
 
 
