@@ -54,8 +54,8 @@ def resolved(
     )
 
 
-def compose(folder: Path, engine: ResolvedEngine) -> dict[str, Any]:
-    write_deployment(folder, engine)
+def compose(folder: Path, engine: ResolvedEngine, **options: str) -> dict[str, Any]:
+    write_deployment(folder, engine, **options)
     data: dict[str, Any] = yaml.safe_load((folder / "compose.yaml").read_text())
     return data
 
