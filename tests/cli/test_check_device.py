@@ -91,19 +91,3 @@ def test_what_is_slow_on_that_gpu_is_told(whet: Whet, pair: Path) -> None:
     slow = "this GPU computes no FP8"
     assert slow in " ".join(whet("check", "--device", "A100 80GB SXM").err.split())
     assert slow not in " ".join(whet("check", "--device", "H100 SXM").out.split())
-
-
-def test_servers_that_do_not_fit_beside_one_another_are_told(whet: Whet, pair: Path) -> None:
-    """Without a KV cache of a stated size each takes 92% of the card."""
-    write_seven_b(pair)
-    file = pair / "whet.yaml"
-    spec = yaml.safe_load(file.read_text(encoding="utf-8"))
-    spec["load"]["together"] = [["fp16", "fp16+cache"]]
-    file.write_text(yaml.safe_dump(spec), encoding="utf-8")
-    crowded = " ".join(whet("check", "--device", "H100 SXM").err.split())
-    assert "fp16, fp16+cache: they come up together (load.together) and need about 147" in crowded
-    spec["engine"]["args"] |= {"kv_cache_memory_bytes": 26_000_000_000}
-    file.write_text(yaml.safe_dump(spec), encoding="utf-8")
-    told = whet("check", "--device", "H200")
-    assert told.code == 0, told.err
-    assert "come up together" not in told.out

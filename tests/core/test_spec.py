@@ -116,43 +116,6 @@ def test_an_unknown_order_is_told_with_the_known_ones(order: object) -> None:
     assert message == f"load.order: Input should be 'blocks' or 'interleaved' (got {order!r})"
 
 
-def test_servers_come_up_alone_unless_they_are_named_together() -> None:
-    assert parse_spec(dict(MINIMAL), base=Path("/base")).load.together == ()
-    groups = [["fp16", "fp16+cache"], ["awq+draft+cache", "awq+cache"]]
-    spec = parse_spec({**MINIMAL, "load": {"together": groups}}, base=Path("/base"))
-    assert [list(group) for group in spec.load.together] == groups
-
-
-@pytest.mark.parametrize(
-    ("load", "said"),
-    [
-        (
-            {"together": [["fp16", "awq+cach"]]},
-            "'awq+cach', which is not a variant; did you mean 'awq+cache'?",
-        ),
-        (
-            {"together": [["fp16", "awq+cache"], ["awq+cache", "fp16+cache"]]},
-            "names 'awq+cache' twice",
-        ),
-        ({"together": [["fp16", "fp16"]]}, "names 'fp16' twice"),
-        ({"together": [["awq"]]}, "the group [awq]; name two or more, or leave it out"),
-        ({"together": [[]]}, "the group []; name two or more, or leave it out"),
-        ({"together": ["fp16", "awq"]}, "load.together.0"),
-    ],
-)
-def test_a_wrong_group_gets_one_sentence(load: dict[str, object], said: str) -> None:
-    message = told({"load": load})
-    assert said in message
-    assert "load.together" in message
-    assert "\n" not in message
-
-
-def test_a_group_that_names_a_sweep_is_told_its_variants() -> None:
-    swept = {"fp16": {}, "k": {"speculation": {"method": "ngram", "num_tokens": [2, 4]}}}
-    message = told({"variants": swept, "load": {"together": [["fp16", "k"]]}})
-    assert "its lists make k.k2, k.k4: name one of them" in message
-
-
 @pytest.mark.parametrize("draft", [None, "./draft"])
 def test_the_template_is_a_valid_spec_with_the_defaults(draft: str | None) -> None:
     data = yaml.safe_load(template(model="./model", draft=draft))

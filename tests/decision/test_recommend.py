@@ -412,21 +412,6 @@ def test_speculation_that_was_checked_is_a_reason() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("held_up", "told"),
-    [
-        (("awq", Load.at(8)), "another process slowed its cell down"),
-        (("fp16", Load.at(8)), "another process slowed fp16's cell down"),
-        (("awq", Load.at(1)), None),
-    ],
-)
-def test_a_cell_that_was_held_up_is_a_caution(held_up: tuple[str, Load], told: str | None) -> None:
-    found = recommended(decided(tier([FP16, AWQ], disturbed={held_up})))
-    heard = [caution for caution in found.cautions if "another process" in caution]
-    assert len(heard) == (told is not None)
-    assert told is None or told in heard[0]
-
-
 def at_rates(name: str, *ttft: float, **changes: Any) -> list[CellSummary]:
     """Cells of one variant at 2 and 6 requests a second; the costs follow from the rates."""
     rates = (2.0, 6.0)

@@ -21,7 +21,7 @@ from whet.core.protocols import Engine, Silent
 from whet.core.records.engine import ResolvedEngine
 from whet.engines.launch import serve_process
 from whet.engines.starved import watched
-from whet.engines.together import Start, serve_together
+from whet.engines.together import Start, start_together
 
 SPIN = "while True: pass"
 
@@ -98,8 +98,8 @@ def test_each_of_several_starts_is_looked_at(resolve: Resolve, tmp_path: Path) -
         return Start(engine=engine, resolved=named, log=tmp_path / f"{name}.log")
 
     ear = Ear()
-    with serve_together([wanted("slow", "hang"), wanted("quick", "serve")], ear) as outcomes:
-        assert isinstance(outcomes[0], EngineStartError)
+    with start_together([wanted("slow", "hang"), wanted("quick", "serve")]) as group:
+        assert isinstance(group.await_all(ear)[0], EngineStartError)
     assert any(line.startswith("slow: the server has had ") for line in ear.heard)
 
 

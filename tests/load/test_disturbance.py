@@ -73,7 +73,9 @@ class FakeMachine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     made = FakeMachine(tmp_path)
-    clock = SimpleNamespace(monotonic_ns=lambda: round(made.now_s * SECOND))
+    clock = SimpleNamespace(
+        monotonic_ns=lambda: round(made.now_s * SECOND), time_ns=lambda: round(made.now_s * SECOND)
+    )
     monkeypatch.setattr("whet.load.disturbance.time", clock)
     monkeypatch.setattr("whet.load.disturbance._usable_cores", lambda: frozenset(range(CORES)))
     return made
@@ -204,8 +206,11 @@ def test_only_the_gpus_of_the_server_count(
     driver = FakeDriver(monkeypatch)
     clock_us = iter([0, 4_000_000])
     monkeypatch.setattr(
-        "whet.load.gpu_disturbance.time",
-        SimpleNamespace(time_ns=lambda: next(clock_us) * 1000),
+        "whet.load.disturbance.time",
+        SimpleNamespace(
+            time_ns=lambda: next(clock_us) * 1000,
+            monotonic_ns=lambda: round(machine.now_s * SECOND),
+        ),
     )
     watch = machine.watch(gpu=True)
     driver.thermal_ns[1] += SECOND  # of 4

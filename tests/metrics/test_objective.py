@@ -234,8 +234,6 @@ def test_a_share_of_requests_is_judged_by_its_interval() -> None:
     unsure = judge_attainment(groups(kept), bounds, share=0.97)
     assert unsure.verdict == "undecided"
     assert unsure.judgements[0].asked == "97% of requests within ttft:20"
-    # The first n with n ÷ (n + 1.96²) >= 0.97 is 3.8415 × 0.97 ÷ 0.03 = 124.2, rounded up.
-    assert unsure.judgements[0].samples_wanted == 125
     assert judge_attainment(groups(ttfts([30] * 100)), bounds, share=0.5).verdict == "missed"
     assert (
         judge_attainment(groups([]), bounds, share=0.5).judgements[0].reason
@@ -258,13 +256,10 @@ def test_a_percentile_is_met_where_the_whole_interval_is_within() -> None:
     assert (figure.low, figure.high, figure.samples, figure.enough) == (118, 129, 130, True)
 
 
-def test_an_interval_that_holds_the_bound_says_how_many_samples_would_decide() -> None:
-    """p95 of 1 … 130 is 123.55, its half width 5.5: a bound 2 away wants 130 × (5.5 ÷ 2)²."""
+def test_an_interval_that_holds_the_bound_decides_nothing() -> None:
     found = ask(ttfts(range(1, 131)), "ttft:p95<125.55ms")
     assert (found.verdict, found.reason) == ("undecided", "the interval holds the bound")
-    assert found.samples_wanted == 984
-    close = ask(ttfts(range(1, 131)), "ttft:p95<140ms")
-    assert (close.verdict, close.samples_wanted) == ("met", None)
+    assert ask(ttfts(range(1, 131)), "ttft:p95<140ms").verdict == "met"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +270,7 @@ def test_too_few_samples_are_never_met_and_say_how_many_are_wanted(
     statistic: str, floor: int
 ) -> None:
     found = ask(ttfts([1] * (floor - 1)), f"ttft:{statistic}<1000ms")
-    assert (found.verdict, found.samples_wanted) == ("undecided", floor)
+    assert found.verdict == "undecided"
     assert found.reason == f"{floor - 1} samples are too few for {statistic}; {floor} are wanted"
     assert ask(ttfts([1] * floor), f"ttft:{statistic}<1000ms").verdict == "met"
 
@@ -348,7 +343,7 @@ def test_a_mean_of_survivors_is_never_met() -> None:
     kept = ttfts([10, 11] * 50)
     assert ask([*kept, *[failed()] * 5], "ttft:mean<20ms").verdict == "met"
     found = ask([*kept, *[failed()] * 6], "ttft:mean<20ms")
-    assert (found.verdict, found.samples_wanted) == ("undecided", None)
+    assert found.verdict == "undecided"
     assert found.reason == "6 of 106 requests failed and are not in it"
 
 
@@ -367,7 +362,7 @@ def test_requests_that_differ_leave_their_pooled_gaps_undecided() -> None:
 
 def test_gaps_of_too_few_requests_are_never_met() -> None:
     found = ask([event(gap_ms=5)] * 20, "itl:p99<10ms")
-    assert (found.verdict, found.samples_wanted) == ("undecided", 662)
+    assert found.verdict == "undecided"
     assert found.reason == "20 requests are too few for p99"
     assert ask([event(gap_ms=5, pieces=50)] * 20, "itl:p99<10ms").verdict == "undecided"
     assert ask([event(gap_ms=5)] * 662, "itl:p99<10ms").verdict == "met"
@@ -376,7 +371,7 @@ def test_gaps_of_too_few_requests_are_never_met() -> None:
 def test_errors_are_judged_by_wilson_s_interval() -> None:
     """Without an error of n, the upper end is 3.8415 ÷ (n + 3.8415): below 1% from n = 381 on."""
     found = ask([event()] * 380, "error<1%")
-    assert (found.verdict, found.samples_wanted) == ("undecided", 381)
+    assert found.verdict == "undecided"
     assert ask([event()] * 381, "error<1%").verdict == "met"
     assert ask([*[event()] * 100, *[failed()] * 10], "error<1%").verdict == "missed"
     assert ask([], "error<1%").verdict == "undecided"

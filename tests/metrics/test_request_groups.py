@@ -50,7 +50,7 @@ def test_near_capacity_or_too_short_there_is_no_interval(
         (ttft,) = judge(groups, parse_objective("ttft:p95<1s")).judgements
         assert (ttft.verdict, ttft.reason) == ("undecided", groups.problem)
         assert ttft.figure is not None
-        assert (ttft.figure.low, ttft.figure.high, ttft.samples_wanted) == (None, None, None)
+        assert (ttft.figure.low, ttft.figure.high) == (None, None)
 
 
 def test_a_queue_that_grows_asks_for_more_the_longer_it_is_sent(capacity: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.predict.builders import cpu, gpu, model, variant
 from whet.checkpoint import read_facts
 from whet.core.errors import UsageError
 from whet.core.provenance import Device
-from whet.core.records.engine import Variant
+from whet.core.records.engine import Speculation, Variant
 from whet.core.records.model import ModelFacts
 from whet.core.records.plan import MemoryPlan
 from whet.core.spec import RecipeSpec
@@ -325,3 +326,13 @@ def test_a_pipeline_holds_a_share_of_the_layers_on_each_device() -> None:
     halves = read_settings(variant(pipeline_parallel_size=2), target=model(), device=gpu())
     assert loaded_bytes(model(), halves) == 6_738_415_616
     assert kv_bytes_per_token(model(), halves) == 262_144
+
+
+def test_a_head_counts_with_what_it_stores(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 5000)
+    head = Speculation(method="eagle3", num_tokens=4, draft_path=str(tmp_path))
+    plain, card = variant(), gpu(80)
+    assert plan(plain, device=card).draft_weight_bytes is None
+    assert plan(replace(plain, speculation=head), device=card).draft_weight_bytes == 5000
+    elsewhere = replace(head, draft_path="owner/head")
+    assert plan(replace(plain, speculation=elsewhere), device=card).draft_weight_bytes is None

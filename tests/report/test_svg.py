@@ -21,7 +21,7 @@ from whet.report.document import Chart
 
 for name in ("a", "b"):
     points = [Point(series="one", x=1.0, y=2.0, label=name)]
-    picture = plot(points, looks(["one"]), x=Axis(title=name), y=Axis(title="y"), joined=False)
+    picture = plot(points, looks(["one"]), x=Axis(title=name), y=Axis(title="y"))
     chart = Chart(name=name, title=name, description="d", picture=picture)
     Path(sys.argv[1], name).write_text(svg_file(chart))
 """

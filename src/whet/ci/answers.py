@@ -1,4 +1,4 @@
-"""Whether the candidate's features are proved and its answers are still right."""
+"""Whether the candidate's features are proved, its answers still right and its limits met."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from whet.ci.result import Check, Sides
-from whet.core.format import plural
+from whet.ci.result import Check, Sides, Word
+from whet.core.format import number, percent, plural
 from whet.core.load import loads_words
 from whet.core.records.evidence import Evidence, Verdict
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.run import Run
 from whet.decision.eligible import quality_verdict
+from whet.decision.matrix import meets_limit, recommended_point
 from whet.quality import rejudge
 from whet.report.text import shown
 
@@ -107,3 +108,35 @@ def _tolerance(baseline: Run) -> float:
 
 def _quality(name: str, verdict: GateVerdict, sentence: str) -> Check:
     return Check(group="quality", name=name, verdict=verdict, sentence=sentence)
+
+
+def objective_checks(sides: Sides) -> Iterator[Check]:
+    """Hold each limit against the candidate's interval; ``no`` fails, ``unknown`` only advises.
+
+    A cell that did not qualify in the baseline is not held to the limits.
+    """
+    load, run = sides.load, sides.baseline
+    cell = None if load is None else sides.candidate.cell(sides.variant, load)
+    if load is None or cell is None or load not in sides.qualified or sides.lost_cell(load):
+        return
+    point = recommended_point(run.tier, run.require_spec().objective)
+    for metric, limit, figure in point.bounds(cell):
+        one_start = figure is None or figure.low is None
+        is_open = sides.other_machine or one_start
+        meets = "unknown" if is_open else meets_limit(figure, limit)
+        why = sides.other_machine or f"{shown(figure).full} ms, limit {number(limit)} ms"
+        verdict: Word = "fail" if meets == "no" else "pass"
+        yield Check(
+            group="objective",
+            name=f"{metric.title} limit, {load.words}",
+            verdict="not distinguished" if meets == "unknown" else verdict,
+            sentence=f"{meets}: {why}",
+            role="advisory" if meets == "unknown" else "required",
+        )
+    for name, floor, rate in point.below_floor(cell):
+        yield Check(
+            group="objective",
+            name=f"{name} limit, {load.words}",
+            verdict="fail",
+            sentence=f"no: {percent(rate)}, below {percent(floor)}",
+        )

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from whet.ci.answers import evidence_checks, quality_checks
-from whet.ci.objective import objective_checks
+from whet.ci.answers import evidence_checks, objective_checks, quality_checks
 from whet.ci.options import CiOptions
 from whet.ci.result import Change, Check, CiResult, Sides, machine_words
 from whet.ci.speed import advisory_checks, lost_checks, primary_check

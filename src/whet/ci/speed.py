@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Final
 
-from whet.ci.paired import paired_at, same_traffic, start_table
+from whet.ci.paired import RunPair, paired_at, same_traffic, start_table
 from whet.ci.result import Check, Sides, Word
 from whet.core.format import number
 from whet.core.load import loads_words
@@ -16,7 +16,6 @@ from whet.core.records.summary import Estimate
 from whet.metrics import METRICS, metrics_in
 from whet.metrics.metric import CounterMetric, Metric
 from whet.metrics.pooled import Cell, StartTable
-from whet.metrics.run_pair import RunPair
 from whet.report.text import shown
 
 _ONE_START: Final = "one start has no interval; set load.trials to 2 or more"

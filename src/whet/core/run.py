@@ -30,9 +30,15 @@ from whet.core.records.rate_search import RateSearch
 from whet.core.records.search import SearchRecord, Tried
 from whet.core.records.summary import CellSummary
 from whet.core.spec import Spec
+from whet.core.spec.traffic import REMOVED_KEYS
 from whet.core.store import RunStore, read_record
 
 T = TypeVar("T")
+
+
+def read_spec(path: Path) -> Spec:
+    """Return the spec of a run, without keys that are gone; ``StorageError`` where damaged."""
+    return read_record(path, Spec, without=REMOVED_KEYS)
 
 
 class Run:
@@ -66,7 +72,8 @@ class Run:
     @cached_property
     def spec(self) -> Spec | None:
         """The spec as it was resolved; None where the run stopped before."""
-        return self._file("resolved_spec.json", Spec)
+        path = self.store.path("resolved_spec.json")
+        return read_spec(path) if os.path.lexists(path) else None
 
     @cached_property
     def environment(self) -> Environment | None:

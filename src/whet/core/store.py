@@ -16,7 +16,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -153,10 +153,16 @@ def read_json(path: Path, *, infinite: bool = False) -> Any:
         raise ValueError("its brackets nest too deeply") from error
 
 
-def read_record(path: Path, cls: type[T]) -> T:
-    """Return the record of ``cls`` in a file of a run; ``StorageError`` where it is damaged."""
+def read_record(path: Path, cls: type[T], *, without: Iterable[str] = ()) -> T:
+    """Return the record of ``cls`` in a file of a run; ``StorageError`` where it is damaged.
+
+    Keys ``section.key`` in ``without`` are left out.
+    """
     try:
-        return decode(cls, read_json(path))
+        data = read_json(path)
+        for section, _, key in (name.partition(".") for name in without):
+            data.get(section, {}).pop(key, None)
+        return decode(cls, data)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"{path} is damaged: of another version, or not whole JSON",

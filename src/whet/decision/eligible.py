@@ -32,8 +32,7 @@ class TierInputs:
     measured again after the selection, ``fresh`` their starts, and ``looks`` how often the starts
     were to be looked at while they grew. ``degenerate`` maps a variant's name to the check of its
     timed answers. ``price_usd_per_hour`` is one server's; ``demand_rps`` what all together
-    take, None for closed loops. ``disturbed`` are the cells that another process slowed
-    down while they were measured.
+    take, None for closed loops.
 
     ``faults`` maps a variant to what its engine build is known to get wrong in such requests as the
     traffic has, ``limits`` to what it gets wrong in others. ``speculating`` are the variants
@@ -52,7 +51,6 @@ class TierInputs:
     fresh: Mapping[str, StartTable] = field(default_factory=dict)
     looks: int = 1
     degenerate: Mapping[str, DegenerateTraffic] = field(default_factory=dict)
-    disturbed: Collection[Cell] = ()
     faults: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     speculating: Collection[str] = ()
@@ -81,9 +79,9 @@ class DecisionInputs:
 class EligibleCell:
     """An eligible cell with its cost, its tail TTFT and its quality.
 
-    ``disturbed``: another process slowed the cell down. ``accepted`` are its claims that count
-    without proof, each as ``kind (statement)``. ``unfit`` is why its variant is not recommended
-    all the same, ``limits`` what a recommendation of it leaves open.
+    ``accepted`` are its claims that count without proof, each as ``kind (statement)``. ``unfit`` is
+    why its variant is not recommended all the same, ``limits`` what a recommendation of it leaves
+    open.
     """
 
     tier: str
@@ -91,7 +89,6 @@ class EligibleCell:
     cost: Estimate
     ttft: Estimate
     quality: QualityRecord | None
-    disturbed: bool = False
     accepted: tuple[str, ...] = ()
     unfit: Unfit | None = None
     limits: tuple[str, ...] = ()
@@ -137,7 +134,6 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
                     cost=cell.cost_per_1m_tokens,
                     ttft=cell.ttft_p95_ms,
                     quality=inputs.quality.get(cell.variant),
-                    disturbed=(cell.variant, cell.load) in inputs.disturbed,
                     accepted=_accepted(cell, inputs.verdicts),
                     unfit=_unfit(cell, inputs),
                     limits=_limits_of(cell, inputs),

@@ -6,34 +6,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from whet.core.format import plural, significant
-from whet.core.records.decision import Fleet
 from whet.core.records.summary import CellSummary, Estimate
 
 if TYPE_CHECKING:
     from whet.decision.eligible import EligibleCell
 
 
-def money(figure: Estimate) -> str:
-    """``$0.412 [0.400 … 0.425] per 1M output tokens``."""
-    return f"{price(figure)} per 1M output tokens"
-
-
 def cost(item: EligibleCell) -> str:
-    """What a cell costs: ``$0.412 [0.400 … 0.425] per 1M output tokens``, or its fleet."""
-    return money(item.cost) if item.fleet is None else fleet(item.fleet)
+    """What a cell costs: ``$0.412 [0.400 … 0.425] per 1M output tokens``, or its fleet.
 
-
-def fleet(servers: Fleet) -> str:
-    """``$186 a month for 6 req/s (3 servers at 2 req/s)``."""
+    ``$186 a month for 6 req/s (3 servers at 2 req/s)``.
+    """
+    fleet = item.fleet
+    if fleet is None:
+        interval = _interval(item.cost, lambda value: significant(value, 3))
+        return f"${significant(item.cost.value, 3)}{interval} per 1M output tokens"
     return (
-        f"${significant(servers.usd_per_month, 3)} a month for {servers.demand_rps:g} req/s "
-        f"({plural(servers.servers, 'server')} at {servers.rate_rps:.3g} req/s)"
+        f"${significant(fleet.usd_per_month, 3)} a month for {fleet.demand_rps:g} req/s "
+        f"({plural(fleet.servers, 'server')} at {fleet.rate_rps:.3g} req/s)"
     )
-
-
-def price(figure: Estimate) -> str:
-    """``$0.412 [0.400 … 0.425]``, in a sentence that names the unit."""
-    return f"${significant(figure.value, 3)}{_interval(figure, _three)}"
 
 
 def milliseconds(figure: Estimate) -> str:
@@ -57,10 +48,6 @@ def percent(share: Estimate) -> str:
 def cell_label(cell: CellSummary) -> str:
     """``awq at concurrency 8``."""
     return f"{cell.variant} at {cell.load.words}"
-
-
-def _three(value: float) -> str:
-    return significant(value, 3)
 
 
 def _per_cent(share: float) -> str:

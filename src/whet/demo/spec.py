@@ -42,8 +42,6 @@ traffic: {{log: {log}, keep_prompts: true}}   # requests of a support desk
 load:
   concurrency: [1, 8]
   trials: 2         # starts of each server: the fewest that give an interval
-  together:         # they start at once, because imports dominate; one is measured at a time
-    - [fp16+cache, draft+cache, awq+draft+cache]
   min_requests: 12
   requests_per_slot: 12
   warmup_requests: 12

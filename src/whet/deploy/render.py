@@ -194,16 +194,15 @@ def write_deployment(
     folder: Path,
     resolved: ResolvedEngine,
     *,
-    image_tag: str | None = None,
     note: str = "",
     limits: Sequence[str] = (),
-    shared: bool | None = False,
+    as_measured: bool = False,
 ) -> None:
     """Write ``compose.yaml`` (a container) and ``serve.sh`` (the machine that measured).
 
-    ``image_tag`` pins the image; by default it is the version that was measured. ``shared`` is that
-    of ``DeploymentPlanner``. ``note`` and the decision's ``limits`` are comments at the head of
-    each file. An attached server and an engine without a plan get these and the command alone.
+    The image is of the version that was measured; ``as_measured`` is that of ``DeploymentPlanner``.
+    ``note`` and the decision's ``limits`` are comments at the head
+    of each file. An attached server and an engine without a plan get these and the command alone.
     Raises ``StorageError`` where the folder cannot be written.
     """
     planner = get_profile(resolved.engine).plan_deployment
@@ -211,7 +210,7 @@ def write_deployment(
         lines = (*_comments(limits, note), clean(resolved.serve_line), "")
         write_atomic(folder / "README.txt", "\n".join(lines))
         return
-    plan = planner(resolved, image_tag=image_tag, shared=shared)
+    plan = planner(resolved, as_measured=as_measured)
     files = {**render("compose", plan, Site()), SCRIPT: render_script(plan)}
     for name, text in files.items():
         write_file(folder / name, commented(text, limits, note))

@@ -88,14 +88,13 @@ class DeploymentPlanner(Protocol):
         *,
         image_tag: str | None = None,
         edges_s: Mapping[str, tuple[float, ...]] | None = None,
-        shared: bool | None = False,
+        as_measured: bool = False,
         load: Load | None = None,
     ) -> Deployment:
         """``image_tag`` is the measured version where it is None.
 
-        ``shared`` says that servers shared the device while they were measured: the deployed one
-        takes all of it. None plans the command as it was measured. A server that is deployed for
-        a ``load`` of requests in flight runs no more of them at a time; ``notes`` say what was
+        ``as_measured`` keeps what is the measurement's own. A server that is deployed for a
+        ``load`` of requests in flight runs no more of them at a time; ``notes`` say what was
         written, or why not.
 
         ``edges_s`` are latencies in seconds that the histograms need as exact edges, by family

@@ -120,18 +120,6 @@ def start_together(wanted: Sequence[Start]) -> Iterator[Group]:
             raise each.error
 
 
-@contextmanager
-def serve_together(
-    wanted: Sequence[Start], observer: Observer
-) -> Iterator[tuple[Server | EngineStartError, ...]]:
-    """Yield each server, or why it did not start, once every start has ended; stop all at the end.
-
-    Whatever else goes wrong, with a start or with the caller, is raised.
-    """
-    with start_together(wanted) as group:
-        yield group.await_all(observer)
-
-
 def _next(ended: SimpleQueue[_ServerThread], watch: StartWatch) -> _ServerThread:
     """The next start that ends; meanwhile those that are held up are named."""
     while True:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from whet.core.records.load import PlannedRequest
 from whet.load.plan import Draw, Workload, describe_requests
-from whet.load.pool import PromptPool, read_pool
-from whet.load.prompts import Renderer, load_renderer
+from whet.load.prompts import PromptPool, Renderer, load_renderer, read_pool
 from whet.load.sharing import shared_tokens
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Figures as pure functions of the raw events, each with the interval that it deserves."""
 
 from whet.metrics.estimates import enough_from, is_enough, quantile_estimate
-from whet.metrics.events_table import events_table
 from whet.metrics.measured import UNPRICED, CellContext
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.summary import summarise
@@ -13,7 +12,6 @@ __all__ = [
     "CellContext",
     "RequestFigures",
     "enough_from",
-    "events_table",
     "is_enough",
     "metrics_in",
     "quantile_estimate",

@@ -15,6 +15,7 @@ from whet.core.records.summary import Estimate
 
 CONFIDENCE: Final = 0.95
 _TOO_UNSURE: Final = 0.01
+_POWER: Final = 0.8
 
 Floats = NDArray[np.float64]
 
@@ -71,11 +72,11 @@ def student_t(freedom: float, p: float = (1 + CONFIDENCE) / 2) -> float:
 
 
 @lru_cache(maxsize=4096)
-def least_shift(freedom: float, critical: float, power: float = 0.8) -> float:
-    """The noncentrality at which Student's t exceeds ``critical`` with ``power``."""
+def least_shift(freedom: float, critical: float) -> float:
+    """The noncentrality at which Student's t exceeds ``critical`` with 80% power."""
     from scipy.special import nctdtrinc
 
-    return float(nctdtrinc(freedom, 1 - power, critical))
+    return float(nctdtrinc(freedom, 1 - _POWER, critical))
 
 
 def f_exceeded(ratio: float, above: float, below: float) -> float:

@@ -33,7 +33,6 @@ tried. ``charts``: against the load. ``compare``: ``bench --against``.
 must hold. ``dashboard``: a panel, if the server exports the metric.
 """
 EVERYWHERE: Final[frozenset[View]] = frozenset(get_args(View))
-APPENDED: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +42,6 @@ class Metric(ABC):
     ``name`` is its key in JSON and its column in ``results.csv``, unless ``column`` differs.
     ``title`` is written as within a sentence. ``sign`` is ``$`` for money. ``axis`` is the unit of
     a chart in full. A narrow console leaves out columns by ``drop``, highest first; 0 stays.
-    ``block`` orders the columns of ``results.csv``, which never move: a new metric is appended.
     ``marked``: the file says where its samples are too few; ``bounds``: it has the interval.
     """
 
@@ -56,7 +54,6 @@ class Metric(ABC):
     axis: str = ""
     drop: int = 6
     column: str = ""
-    block: int = APPENDED
     marked: bool = True
     bounds: bool = True
 

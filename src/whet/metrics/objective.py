@@ -11,7 +11,6 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -61,7 +60,7 @@ def judge_attainment(
     figure = attainment(groups, bounds)
     below = None if figure is None else figure.mapped(operator.neg, falling=True)
     answer = _decide(below, below, -share, inclusive=True)
-    judgement = _share_judgement(groups, demand, answer, figure, share)
+    judgement = _share_judgement(groups, demand, answer, figure)
     return ObjectiveVerdict(verdict=judgement.verdict, judgements=(judgement,))
 
 
@@ -116,7 +115,7 @@ def _judge(groups: RequestGroups, constraint: Constraint) -> Judgement:
         failed = groups.share([request_figures(event) is None for event in groups.events])
         limit = constraint.limit / 100
         answer = _decide(failed, failed, limit, inclusive=constraint.inclusive)
-        return _share_judgement(groups, constraint_text(constraint), answer, failed, limit)
+        return _share_judgement(groups, constraint_text(constraint), answer, failed)
     sample = _sample(groups.events, constraint.metric)
     if constraint.statistic == "mean":
         return _judge_pooled(groups, constraint, sample, groups.mean(sample.values))
@@ -140,14 +139,13 @@ def _judge_quantile(
     if answer == "met" and not is_enough(p, count):
         answer = "undecided"
     floor = max(enough_from(p), math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(p)))
-    reason, wanted = None, None
+    reason = None
     if answer == "undecided" and any(sample.unknown):
         reason = f"{sum(sample.unknown)} of {len(groups.events)} requests came without token usage"
     elif answer == "undecided" and count < floor:
-        wanted = floor
         reason = f"{count} samples are too few for {constraint.statistic}; {floor} are wanted"
     elif answer == "undecided":
-        reason, wanted = groups.problem or _INSIDE, _wanted(figure, constraint.limit)
+        reason = groups.problem or _INSIDE
     elif any(sample.failed) and figure is None:
         failed = f"{sum(sample.failed)} of {len(groups.events)} requests failed"
         reason = f"{failed}, the percentile among them"
@@ -156,7 +154,6 @@ def _judge_quantile(
         verdict=answer,
         figure=None if figure is None else replace(figure, enough=is_enough(p, count)),
         reason=reason,
-        samples_wanted=wanted,
     )
 
 
@@ -165,7 +162,7 @@ def _judge_pooled(
 ) -> Judgement:
     """Judge a mean, or a percentile of gaps, over the completed requests."""
     answer = _decide(figure, figure, constraint.limit, inclusive=constraint.inclusive)
-    reason, wanted = None, None
+    reason = None
     if any(sample.unknown):
         answer = "undecided"
         reason = f"{sum(sample.unknown)} of {len(groups.events)} requests came without token usage"
@@ -173,41 +170,26 @@ def _judge_pooled(
         answer = "undecided"
         reason = f"{sum(sample.failed)} of {len(groups.events)} requests failed and are not in it"
     elif figure is None or sample.completed < 2:
-        reason, wanted = "it has no interval from fewer than two completed requests", None
+        reason = "it has no interval from fewer than two completed requests"
     elif answer == "met" and not figure.enough and constraint.statistic is not None:
-        answer, wanted = "undecided", enough_from(_quantile_of(constraint.statistic))
+        answer = "undecided"
         reason = f"{figure.samples} requests are too few for {constraint.statistic}"
     elif answer == "undecided":
-        reason, wanted = groups.problem or _INSIDE, _wanted(figure, constraint.limit)
+        reason = groups.problem or _INSIDE
     return Judgement(
-        asked=constraint_text(constraint),
-        verdict=answer,
-        figure=figure,
-        reason=reason,
-        samples_wanted=wanted,
+        asked=constraint_text(constraint), verdict=answer, figure=figure, reason=reason
     )
 
 
 def _share_judgement(
-    groups: RequestGroups, demand: str, answer: Answer, figure: Estimate | None, limit: float
+    groups: RequestGroups, demand: str, answer: Answer, figure: Estimate | None
 ) -> Judgement:
-    """Wilson's interval leaves ``limit`` out from n = z² limit (1 − limit) ÷ (share − limit)²."""
-    reason, wanted = None, None
+    reason = None
     if figure is None:
         reason = "there is no request"
     elif answer == "undecided":
         reason = groups.problem or _INSIDE
-        if figure.value != limit:
-            z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-            wanted = math.ceil(z**2 * limit * (1 - limit) / (figure.value - limit) ** 2)
-            wanted = wanted if wanted > figure.samples else _wanted(figure, limit)
-    return Judgement(
-        asked=demand,
-        verdict=answer,
-        figure=figure,
-        reason=reason,
-        samples_wanted=None if groups.is_short else wanted,
-    )
+    return Judgement(asked=demand, verdict=answer, figure=figure, reason=reason)
 
 
 def _sample(events: Sequence[RequestEvent], metric: str) -> _Sample:
@@ -251,12 +233,3 @@ def _shown(estimate: Estimate | None, known: Sequence[float]) -> Estimate | None
         return None
     high = estimate.high
     return replace(estimate, high=None if high is None or high > max(known) else high)
-
-
-def _wanted(figure: Estimate | None, limit: float) -> int | None:
-    """Samples in all until the half width, shrinking with 1/√n, is the distance to the bound."""
-    if figure is None or figure.low is None or figure.high is None or figure.value == limit:
-        return None
-    half = (figure.high - figure.low) / 2
-    wanted = math.ceil(figure.samples * (half / abs(limit - figure.value)) ** 2 - 1e-9)
-    return wanted if wanted > figure.samples else None

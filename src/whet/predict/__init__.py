@@ -4,7 +4,7 @@ from whet.core.records.plan import MemoryPlan, Problem
 from whet.predict.advice import Traffic, advise, fitting_length
 from whet.predict.disk import disk_problems, disk_uses
 from whet.predict.feasibility import Feasibility, assess_variants, longest_request, plan_variant
-from whet.predict.memory import Demand, group_memory_warnings, plan_memory
+from whet.predict.memory import Demand, plan_memory
 from whet.predict.predict import predict_checkpoint
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "disk_problems",
     "disk_uses",
     "fitting_length",
-    "group_memory_warnings",
     "longest_request",
     "plan_memory",
     "plan_variant",

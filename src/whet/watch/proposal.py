@@ -32,12 +32,7 @@ def proposed_spec(spec: Spec, variant: str, finding: Finding) -> dict[str, Any]:
     data.pop("load", None)
     load = spec.load.model_dump(mode="json", exclude_defaults=True)
     if finding.cause.levers != (ALL_LEVERS,):
-        variants = dict(_restricted(spec, variant, finding.cause.levers))
-        data["variants"] = variants
-        groups = (
-            [name for name in group if name in variants] for group in load.get("together", [])
-        )
-        load["together"] = [group for group in groups if len(group) > 1]
+        data["variants"] = dict(_restricted(spec, variant, finding.cause.levers))
     if finding.cause.what == "load" and spec.load.concurrency:
         load["concurrency"] = [*spec.load.concurrency, 2 * max(spec.load.concurrency)]
     return data | {"load": load}

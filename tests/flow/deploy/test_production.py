@@ -13,7 +13,6 @@ import pytest
 from tests.deploy.manifests import documents, engine_words, environment, plan, resolved
 from whet.core.load import Load
 from whet.core.run import Run
-from whet.core.store import write_json
 from whet.deploy.render import TARGETS, write_deployment
 from whet.flow.deploy.bundle import deploy
 from whet.flow.deploy.options import DeployOptions
@@ -104,9 +103,7 @@ def test_no_more_requests_run_than_are_recommended(target: Any, tmp_path: Path) 
 def test_the_load_decides_how_many_requests_run(
     args: dict[str, int], load: Load | None, words: list[str], note: str | None
 ) -> None:
-    planned = plan(
-        replace(resolved(engine_args=tuple(args.items())), device="cuda"), shared=True, load=load
-    )
+    planned = plan(replace(resolved(engine_args=tuple(args.items())), device="cuda"), load=load)
     for command in (planned.words, planned.local_argv):
         at = [i + 1 for i, word in enumerate(command) if word == "--max-num-seqs"]
         assert [command[i] for i in at] == words
@@ -114,36 +111,13 @@ def test_the_load_decides_how_many_requests_run(
     assert [each.startswith(f"--max-num-seqs {note}") for each in notes] == [True] * bool(note)
 
 
-def test_a_cpu_server_has_a_cache_of_one_that_is_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = read(RUNS["a CPU"], tmp_path)
-    monkeypatch.setattr("whet.engines.vllm.deployment.cpu_cache_gib", lambda: 3)
-    deploy(run, DeployOptions(output_dir=tmp_path / "out"))
-    script = (tmp_path / "out" / "serve.sh").read_text()
-    assert "export VLLM_CPU_KVCACHE_SPACE=3\n" in script
-    assert "#   VLLM_CPU_KVCACHE_SPACE=1 (now 3)\n" in script
-    deploy(alone(run), DeployOptions(output_dir=tmp_path / "out"))
-    assert "SPACE=1\n" in (tmp_path / "out" / "serve.sh").read_text()
-
-
-def alone(run: Run) -> Run:
-    """The run whose servers came up one after the other."""
-    spec = run.require_spec().model_dump(mode="json")
-    spec["load"]["together"] = []
-    write_json(run.root / "resolved_spec.json", spec)
-    return Run.read(run.root)
-
-
 def test_a_size_that_the_spec_gives_a_server_alone_is_deployed(tmp_path: Path) -> None:
     engine = replace(
         resolved(engine_args=(("gpu_memory_utilization", 0.8),)), device="cuda", env=()
     )
-    for shared, expected in ((False, True), (True, False), (None, True)):
-        write_deployment(tmp_path, engine, shared=shared)
-        assert ("--gpu-memory-utilization" in settings(tmp_path)) is expected
-    write_deployment(tmp_path, engine, shared=True)
-    assert "#   --gpu-memory-utilization 0.8\n" in (tmp_path / "serve.sh").read_text()
+    for as_measured in (False, True):
+        write_deployment(tmp_path, engine, as_measured=as_measured)
+        assert "--gpu-memory-utilization" in settings(tmp_path)
 
 
 @every_target
@@ -198,7 +172,7 @@ def test_a_file_of_the_spec_is_mounted(target: Any) -> None:
 
 def test_what_reproduces_a_measurement_is_as_it_was_measured(tmp_path: Path) -> None:
     args = (("gpu_memory_utilization", 0.1), ("kv_cache_memory_bytes", 10**9))
-    write_deployment(tmp_path, replace(resolved(engine_args=args), device="cuda"), shared=None)
+    write_deployment(tmp_path, replace(resolved(engine_args=args), device="cuda"), as_measured=True)
     words = ("--gpu-memory-utilization 0.1", "--disable-uvicorn-access-log")
     assert all(word in (tmp_path / "serve.sh").read_text() for word in words)
 

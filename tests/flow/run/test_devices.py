@@ -61,8 +61,8 @@ class OneCluster:
         return start
 
     def _start(self, device: int, _version: str, _sent: bytes, _files: Any, *args: Any) -> int:
-        group, left = args
-        self.by_device.setdefault(device, []).extend(each.name for each in group)
+        pending, left = args
+        self.by_device.setdefault(device, []).append(pending.name)
         ref = sum(map(len, self.by_device.values()))
         files = {"journal.jsonl": b""}
         if self.measures_lengths and ref == 1:
@@ -111,7 +111,7 @@ def measure(
 
 def rounds(plan: Plan, store: RunStore, title: str) -> Rounds:
     every = rounds_of(plan, Run(store))
-    return list(sessions_of(plan.spec.load, every, quality=True, title=title))
+    return list(sessions_of(every, quality=True, title=title))
 
 
 @pytest.mark.parametrize("title", ["", "confirmation", RATE_SEARCH])

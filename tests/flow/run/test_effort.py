@@ -35,12 +35,6 @@ def test_every_start_and_trial_is_counted_with_the_confirmation() -> None:
     assert "12 server starts (at most 28), 20 trials" in took.text
 
 
-def test_servers_that_start_together_wait_for_one_another_once() -> None:
-    alone, group = effort(spec(confirm=False)), effort(spec(confirm=False, together=[NAMES[1:]]))
-    assert alone.seconds - group.seconds == pytest.approx(2 * 2 * 45 * 2 / 3)
-    assert group.starts == alone.starts == 8
-
-
 def test_one_variant_confirms_nothing_and_blocks_start_once() -> None:
     whole = spec(order="blocks")
     assert effort_of(whole, ["fp16"], device="cuda", answer_tokens=1).starts == 1

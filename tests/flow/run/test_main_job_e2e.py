@@ -124,8 +124,7 @@ def test_a_log_and_a_hub_id_killed_in_the_middle_then_resumed_to_a_proved_recomm
     assert not {p.pid for p in engines()} - before, "no engine outlives whet"
 
     trial = (root / "trials" / f"{key}.json").read_bytes()
-    together = ["--set", f"load.together=[[fp16, {variant}]]"]
-    done = resume([*command, *together, "--resume"], variant, root, env)
+    done = resume([*command, "--resume"], variant, root, env)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert (root / "trials" / f"{key}.json").read_bytes() == trial, "measured once"
     check_results(root, variant)

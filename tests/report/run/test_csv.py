@@ -8,21 +8,7 @@ import pytest
 from whet.core.run import Run
 from whet.report.run.cells_csv import neutral, write_csv
 
-PINNED = """\
-config,batch_size,ttft_p50_ms,ttft_p95_ms,tps_mean,vram_gb,cost_per_1m_tokens,\
-tpot_p50_ms,tpot_p95_ms,e2e_p50_ms,e2e_p95_ms,itl_p50_ms,rps_mean,goodput_rps,\
-acceptance_length,prefix_hit_rate,expected_hit_rate,\
-perplexity,perplexity_ratio,perplexity_ratio_low,perplexity_ratio_high,tasks_right,tasks_asked,\
-status,evidence,tier,price_usd_per_hour,memory_kind,trials,requests,errors,warmup_excluded,\
-window_s,too_few_samples,failure,\
-ttft_p50_ms_low,ttft_p50_ms_high,ttft_p95_ms_low,ttft_p95_ms_high,tps_mean_low,tps_mean_high,\
-cost_per_1m_tokens_low,cost_per_1m_tokens_high,tpot_p50_ms_low,tpot_p50_ms_high,\
-tpot_p95_ms_low,tpot_p95_ms_high,e2e_p50_ms_low,e2e_p50_ms_high,e2e_p95_ms_low,e2e_p95_ms_high,\
-itl_p50_ms_low,itl_p50_ms_high,rps_mean_low,rps_mean_high,goodput_rps_low,goodput_rps_high,\
-kl,kl_low,kl_high,kl_p99,flips,flips_low,flips_high,burst_ttft_p50_ms,burst_ttft_p95_ms,\
-starts,decision,acceptance_rate,rate_rps,stall_p95_ms,stall_p95_ms_low,stall_p95_ms_high,\
-weight_bytes,bits_per_weight,quantize_seconds,selected_cost_per_1m_tokens,ttft_p99_ms,\
-ttft_p99_ms_low,ttft_p99_ms_high"""
+LEADING = "config,batch_size,ttft_p50_ms,ttft_p95_ms,tps_mean,vram_gb,cost_per_1m_tokens"
 
 
 def read(view: Run, path: Path) -> list[dict[str, str]]:
@@ -31,9 +17,14 @@ def read(view: Run, path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_columns_and_their_order(whole: Run, tmp_path: Path) -> None:
+def test_the_leading_columns_and_one_of_each_other_kind(whole: Run, tmp_path: Path) -> None:
     write_csv(whole, tmp_path / "results.csv")
-    assert (tmp_path / "results.csv").read_text(encoding="utf-8").splitlines()[0] == PINNED
+    head = (tmp_path / "results.csv").read_text(encoding="utf-8").splitlines()[0]
+    assert head.startswith(f"{LEADING},")
+    columns = head.split(",")
+    assert len(columns) == len(set(columns)) == 80
+    others = "tps_mean_low perplexity_ratio_high flips_low decision evidence starts bits_per_weight"
+    assert set(others.split()) <= set(columns)
 
 
 def test_one_line_a_cell(whole: Run, tmp_path: Path) -> None:

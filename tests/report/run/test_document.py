@@ -192,9 +192,12 @@ def test_the_headline_says_how_sure_it_is(whole: Run) -> None:
 
 def test_the_tested_differences_say_what_would_have_shown(whole: Run) -> None:
     page = markdown(whole)
-    assert "1 comparison with fp16" in page
-    assert "would have shown" in page
-    assert "| 6.0% |" in page
+    assert "1 comparison with fp16: were all alike" in page
+    assert "would have shown" not in page, "it is distinguished"
+    assert whole.decision is not None
+    (change,) = whole.decision.differences
+    alike = replace(whole.decision, differences=(replace(change, different=False),))
+    assert "not distinguished, 6.0% would have shown" in markdown(replace(whole, decision=alike))
 
 
 def test_a_decision_alone_can_be_printed(whole: Run) -> None:

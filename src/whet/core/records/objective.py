@@ -46,15 +46,13 @@ class Judgement:
     """One constraint, answered from events.
 
     ``asked`` is the constraint as text. ``figure`` is in ms for a latency and a share for errors
-    and attainment; None if unknown. ``reason`` explains the verdict. ``samples_wanted`` is how many
-    samples in all would decide; None if no more are needed or the number is unknown.
+    and attainment; None if unknown. ``reason`` explains the verdict.
     """
 
     asked: str
     verdict: Answer
     figure: Estimate | None
     reason: str | None = None
-    samples_wanted: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,6 +77,8 @@ REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "is started load.trials times, which shows the noise",
         "load.precision": "load.precision is gone; remove the key: fresh starts are added until "
         "the difference is shown, load.max_starts of them at most",
+        "load.together": "load.together is gone; remove the key: a search starts servers together "
+        "by itself, and servers of listed variants start one after the other",
         "load.head_of_line": "load.head_of_line is gone; set workload.long_prompts, the share of "
         "long prompts, and read stall_p95_ms of each cell",
         "workload.pool": "workload.pool is gone; remove the key and set traffic: log.jsonl, your "
@@ -98,10 +100,9 @@ class LoadSpec(Strict):
     speeds that ``find`` asks for.
     ``order: interleaved`` starts a server for every trial and goes through the variants forwards
     and backwards by turns (ABBA), so that the drift of the machine falls on all alike; ``blocks``
-    measures all trials of a variant on one start, so nothing has an interval. ``together`` names
-    variants whose servers start at the same time, to be measured one after the other. ``confirm``
-    measures the cheapest variant and the default again, on fresh traffic and two fresh starts each;
-    more, two by two, until their difference is shown or cannot be by ``max_starts`` of each.
+    measures all trials of a variant on one start, so nothing has an interval. ``confirm`` measures
+    the cheapest variant and the default again, on fresh traffic and two fresh starts each; more,
+    two by two, until their difference is shown or cannot be by ``max_starts`` of each.
     """
 
     order: Literal["blocks", "interleaved"] = "interleaved"
@@ -121,7 +122,6 @@ class LoadSpec(Strict):
     request_timeout_s: Annotated[float, Field(gt=0)] = 120.0
     confirm: bool = True
     max_starts: Annotated[int, Field(ge=2, le=_MAX_TRIALS)] = 10
-    together: tuple[tuple[str, ...], ...] = ()
 
     @model_validator(mode="after")
     def _one_kind_of_load(self) -> LoadSpec:

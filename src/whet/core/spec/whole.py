@@ -22,7 +22,6 @@ from whet.core.spec.traffic import (
 from whet.core.spec.variants import VariantSpec, expand_sweeps, standard_variants
 from whet.core.units import parse_duration
 
-_FEWEST_TOGETHER: Final = 2
 DEFAULT: Final = "default"
 """The variant that a search begins at: 16 bit with the prefix cache, as the engine starts."""
 
@@ -215,27 +214,6 @@ class Spec(Strict):
             raise ValueError("traffic and workload are two sources of requests; leave one out")
         if self.load.trace is not None:
             raise ValueError("load.trace plays a log of its own; leave it or traffic out")
-        return self
-
-    @model_validator(mode="after")
-    def _groups(self) -> Spec:
-        named: set[str] = set()
-        for group in self.load.together:
-            if len(group) < _FEWEST_TOGETHER:
-                raise ValueError(
-                    f"load.together has the group [{', '.join(group)}]; name two or more, or leave "
-                    "it out: a server without a group comes up alone"
-                )
-            for name in group:
-                if name in named:
-                    raise ValueError(
-                        f"load.together names {name!r} twice; a server comes up once, so name it "
-                        "in one group"
-                    )
-                named.add(name)
-                if name not in self.variants:
-                    known = _near(name, self.variants, fix="name one of them")
-                    raise ValueError(f"load.together names {name!r}, which is not a variant{known}")
         return self
 
 

@@ -12,20 +12,16 @@ from math import ceil, prod
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from whet.core.flags import CPU_KV_ENV
 from whet.core.format import plural
 from whet.core.hub import snapshot_of
 from whet.core.load import Load
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import public_env
-from whet.core.units import GIB
 from whet.engines.compatibility import version_of
 from whet.engines.deployment import Deployment, LeftOut, Mount
 from whet.engines.vllm.flags import adapter_word, by_hub_id
 from whet.engines.vllm.measuring import (
-    SHARE,
     Flag,
-    cpu_cache_gib,
     env_reason,
     flag_reason,
     is_housekeeping,
@@ -86,7 +82,7 @@ def plan_deployment(
     *,
     image_tag: str | None = None,
     edges_s: Mapping[str, tuple[float, ...]] | None = None,
-    shared: bool | None = False,
+    as_measured: bool = False,
     load: Load | None = None,
 ) -> Deployment:
     """The same configuration for the official CUDA image (``engines.deployment``).
@@ -95,8 +91,8 @@ def plan_deployment(
     and comes from the cache volume, because its files are links that a mount would break.
     """
     cap, held = _cap(_flags(resolved.argv), load)
-    local_argv, local_env, local_left = _local(resolved, shared=shared, cap=cap)
-    flags, env, left = _portable(resolved, shared=shared, cap=cap)
+    local_argv, local_env, local_left = _local(resolved, as_measured=as_measured, cap=cap)
+    flags, env, left = _portable(resolved, as_measured=as_measured, cap=cap)
     flags, places, notes = _placed(flags, resolved)
     notes = [*notes, *held, *([_CPU_NOTE] if resolved.device == "cpu" else [])]
     release = _RELEASE.match(resolved.engine_version)
@@ -202,11 +198,11 @@ def _cap(flags: list[Flag], load: Load | None) -> tuple[int | None, list[str]]:
 
 
 def _portable(
-    resolved: ResolvedEngine, *, shared: bool | None, cap: int | None
+    resolved: ResolvedEngine, *, as_measured: bool, cap: int | None
 ) -> tuple[list[Flag], dict[str, str], _Left]:
     """Flags and variables for the container, and what it lacks of the measured ones."""
     on_cpu = resolved.device == "cpu"
-    flags, env, left = _split(resolved, shared=shared, container=True, cap=cap)
+    flags, env, left = _split(resolved, as_measured=as_measured, container=True, cap=cap)
     for flag in [flag for flag in flags if flag[0].removeprefix("no-") in _CPU_FLAGS and on_cpu]:
         flags.remove(flag)
         left.append((_OF_A_CPU, " ".join(_words(flag))))
@@ -217,36 +213,28 @@ def _portable(
 
 
 def _local(
-    resolved: ResolvedEngine, *, shared: bool | None, cap: int | None
+    resolved: ResolvedEngine, *, as_measured: bool, cap: int | None
 ) -> tuple[tuple[str, ...], dict[str, str], _Left]:
-    """The command and variables for the machine that measured, and what they lack.
-
-    A server on a CPU needs a size for its cache: at least the measured one.
-    """
-    flags, env, left = _split(resolved, shared=shared, container=False, cap=cap)
+    """The command and variables for the machine that measured, and what they lack."""
+    flags, env, left = _split(resolved, as_measured=as_measured, container=False, cap=cap)
     argv = by_hub_id(resolved.argv)
     program = argv[: next(at for at, word in enumerate(argv) if word.startswith("--"))]
-    if shared and resolved.device == "cpu":
-        (pool,) = dict(_flags(argv)).get("kv-cache-memory-bytes", ("0",))
-        measured = env.get(CPU_KV_ENV) or str(ceil(int(pool) / GIB))
-        env[CPU_KV_ENV] = size = str(max(int(measured), cpu_cache_gib()))
-        left += [(SHARE, f"{CPU_KV_ENV}={measured} (now {size})")] if size != measured else []
     return (*program, *(word for flag in flags for word in _words(flag))), env, left
 
 
 def _split(
-    resolved: ResolvedEngine, *, shared: bool | None, container: bool, cap: int | None
+    resolved: ResolvedEngine, *, as_measured: bool, container: bool, cap: int | None
 ) -> tuple[list[Flag], dict[str, str], _Left]:
     """Flags and variables of the spec and its levers, and those of the measurement.
 
-    Where ``shared`` is None, all of them but the housekeeping. ``cap`` replaces the measured limit
+    With ``as_measured`` all of them but the housekeeping. ``cap`` replaces the measured limit
     of requests that run.
     """
     flags, env, left = list[Flag](), dict[str, str](), _Left()
     measured = _flags(by_hub_id(resolved.argv))
-    alone = not shared and (resolved.device == "cpu" or not on_share(measured))
+    shared = resolved.device != "cpu" and on_share(measured)
     for flag in measured:
-        why = None if shared is None else flag_reason(flag, resolved, shared=not alone)
+        why = None if as_measured else flag_reason(flag, resolved, shared=shared)
         if why is None:
             flags.append(flag)
         else:
@@ -256,7 +244,7 @@ def _split(
     for name, value in public_env(dict(resolved.env)).items():
         if is_housekeeping(name, value):
             continue
-        why = None if shared is None else env_reason(name, value, resolved, container=container)
+        why = None if as_measured else env_reason(name, value, resolved, container=container)
         if why is None:
             env[name] = value
         else:

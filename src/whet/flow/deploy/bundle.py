@@ -62,7 +62,6 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         resolved,
         image_tag=options.image_tag,
         edges_s=exact_edges_s(source.envelope),
-        shared=bool(source.spec.load.together),
         load=point,
     )
     name = site_name(resolved.engine, _target_model(run, resolved))

@@ -6,12 +6,8 @@ is refused by ``core.store``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
-
-from pydantic import ValidationError
+from collections.abc import Iterable
+from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.load import Load, trial_key
@@ -19,8 +15,9 @@ from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
 from whet.core.records.model import ModelFacts
 from whet.core.records.rate_search import RateSearch
+from whet.core.run import read_spec
 from whet.core.spec import Spec, redacted_spec
-from whet.core.store import RunStore, read_record
+from whet.core.store import RunStore
 
 _FIXED_ON_RESUME = (
     "model",
@@ -77,10 +74,8 @@ def refuse_changes(spec: Spec, store: RunStore) -> None:
     path = store.path("resolved_spec.json")
     data = redacted_spec(spec.model_dump(mode="json"))
     if path.exists() and store.path("journal.jsonl").exists():
-        before = redacted_spec(_stored_spec(path))
-        changed = [
-            key for key in _FIXED_ON_RESUME if _measured(before, key) != _measured(data, key)
-        ]
+        before = redacted_spec(read_spec(path).model_dump(mode="json"))
+        changed = [key for key in _FIXED_ON_RESUME if before.get(key) != data.get(key)]
         changed += [
             f"{section}.{name}"
             for section in ("engines", "recipes", "variants")
@@ -102,17 +97,3 @@ def store_model(role: str, facts: ModelFacts, store: RunStore) -> None:
             f"the {role}'s weights changed since this run began", fix="start a new run (--name)"
         )
     store.put("models", role, facts)
-
-
-def _measured(data: Mapping[str, Any], key: str) -> Any:
-    """Return the part of the spec that the figures depend on; ``load.together`` is not one."""
-    part = data.get(key)
-    return {k: v for k, v in part.items() if k != "together"} if key == "load" and part else part
-
-
-def _stored_spec(path: Path) -> dict[str, Any]:
-    """Return the stored spec; a key of a later version has its default."""
-    data = read_record(path, dict[str, Any])
-    with suppress(ValidationError):
-        return Spec.model_validate(data).model_dump(mode="json")
-    return data

@@ -14,7 +14,6 @@ from whet.core.records.summary import Estimate
 from whet.core.redact import one_line
 from whet.core.units import NS_PER_MS
 from whet.metrics import METRICS, UNPRICED, metrics_in, summarise
-from whet.metrics.drift import drifts_of
 from whet.metrics.estimates import Floats
 from whet.metrics.metric import CounterMetric, RateMetric
 from whet.metrics.objective import attainment, judge
@@ -25,7 +24,6 @@ from whet.metrics.usable import usable_trials
 from whet.metrics.window import first_wave, whole_run
 from whet.report.bench.vllm_json import VALUES
 from whet.report.document import (
-    Bullets,
     Fact,
     Facts,
     Node,
@@ -64,7 +62,6 @@ def load_section(
     groups = request_groups(good)
     if good:
         nodes += [
-            Bullets(items=list(_drifts(good)), tone="warn"),
             Facts(items=list(_rates(good))),
             Paragraph(text=_NOTE, tone="muted"),
             _latencies(groups, percentiles),
@@ -74,14 +71,6 @@ def load_section(
     nodes += _objectives(groups, bounds, constraints)
     title = f"{len(events) - failures.total()} of {len(events)} requests answered"
     return Section(id="load", title=title, group="Load", nodes=nodes)
-
-
-def _drifts(trials: Sequence[TrialRecord]) -> Iterator[str]:
-    for trial in trials:
-        for name, item in drifts_of(trial).items():
-            if item.verdict == "drifting" and item.change is not None:
-                change = f"{item.change.value:+.0%}"
-                yield f"run {trial.trial + 1}: {name} drifted by {change} over the run"
 
 
 def _objectives(

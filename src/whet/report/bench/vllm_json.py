@@ -21,7 +21,6 @@ from whet.core.records.objective import Bound
 from whet.core.units import NS_PER_MS, NS_PER_S, ns_to_ms, ns_to_s
 from whet.metrics import request_figures
 from whet.metrics.counted import acceptance_length, prefix_hit_rate
-from whet.metrics.drift import drifts_of
 from whet.metrics.measured import steady_figures
 from whet.metrics.objective import attainment
 from whet.metrics.request_groups import RequestGroups
@@ -110,7 +109,6 @@ def run_info(trial: TrialRecord, model: str, tokenizer: str) -> dict[str, Any]:
             "workload_sha256": trial.workload_sha256,
             "warmup_requests": trial.excluded_warmup,
             "timed_requests_before_steady": len(trial.requests) - len(steady_requests(trial)),
-            "drift": {name.lower(): item.verdict for name, item in drifts_of(trial).items()},
             "valid": problem is None,
             "invalid_because": problem,
             "dispatch_delay_p99_ms": ns_to_ms(health.dispatch_delay_p99_ns),

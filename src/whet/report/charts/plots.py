@@ -63,7 +63,6 @@ def plot(
     x: Axis,
     y: Axis,
     lines: Sequence[Line] = (),
-    joined: bool = True,
 ) -> Callable[[], dict[str, Any]]:
     """Return what draws points by series, with intervals and reference lines, as Vega-Lite.
 
@@ -76,7 +75,7 @@ def plot(
         from altair.utils.schemapi import debug_mode  # takes 0.2 s, and most commands draw nothing
 
         with debug_mode(False):  # a check of each part by the schema takes half the time
-            chart = _layers(points, looks, x=x, y=y, lines=lines, joined=joined)
+            chart = _layers(points, looks, x=x, y=y, lines=lines)
             specification: dict[str, Any] = chart.to_dict(validate=False)
         return specification
 
@@ -90,7 +89,6 @@ def _layers(
     x: Axis,
     y: Axis,
     lines: Sequence[Line],
-    joined: bool,
 ) -> alt.LayerChart:
     import altair as alt
 
@@ -103,16 +101,12 @@ def _layers(
         color=_scaled(alt.Color, names, [looks[name].colour for name in names]),
         description="label:N",
     )
-    layers: list[alt.Chart] = []
-    if joined:
-        line = base.mark_line(strokeWidth=2).encode(
-            detail="series:N",
-            description=alt.value(""),
-            strokeDash=_scaled(
-                alt.StrokeDash, names, [looks[name].dash or (1, 0) for name in names]
-            ),
-        )
-        layers.append(line.encode(order="order:Q"))
+    line = base.mark_line(strokeWidth=2).encode(
+        detail="series:N",
+        description=alt.value(""),
+        strokeDash=_scaled(alt.StrokeDash, names, [looks[name].dash or (1, 0) for name in names]),
+    )
+    layers: list[alt.Chart] = [line.encode(order="order:Q")]
     if any(point.low is not None for point in points):
         layers.append(
             base.mark_rule(opacity=0.5)

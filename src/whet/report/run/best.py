@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from whet.core.format import percent, plural
 from whet.core.records.decision import Decision, Recommendation
 from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.metrics import METRICS
 from whet.report.document import (
     Bullets,
+    Cell,
     Heading,
     Node,
     Paragraph,
@@ -23,6 +25,7 @@ from whet.report.document import (
     metric_column,
     row,
     table,
+    text_cell,
 )
 from whet.report.run.common import (
     is_win,
@@ -30,6 +33,7 @@ from whet.report.run.common import (
     target_words,
     tolerance_words,
 )
+from whet.report.text import shown
 
 ORDER = 15
 _RANKS = ("recommended", "qualifies", "misses", "excluded")
@@ -45,7 +49,8 @@ def build(run: Run) -> Section | None:
         hardware = run.spec.hardware
         source = f": {hardware.price_source}" if hardware.price_source else ""
         words = f"Cost at ${hardware.price_usd_per_hour:,g} an hour{source}."
-        nodes.append(Paragraph(text=f"{words} {_fresh(cells)}".rstrip(), tone="muted"))
+        more = (words, _compared(run.decision), _fresh(cells))
+        nodes.append(Paragraph(text=" ".join(filter(None, more)), tone="muted"))
     nodes += exclusion_nodes(run.decision)
     return Section(
         id="best",
@@ -62,6 +67,15 @@ def _title(chosen: Recommendation | None) -> str:
         return words
     tolerance = tolerance_words(chosen.quality_tolerance)
     return f"{words} within {target_words(chosen.ttft_target_ms)} and {tolerance}"
+
+
+def _compared(decision: Decision) -> str:
+    """What the intervals of the cost against the default's mean."""
+    tested = decision.differences
+    if not any(each.ratio.low is not None for each in tested):
+        return ""
+    compared = f"{plural(len(tested), 'comparison')} with {tested[0].reference}"
+    return f"{compared}: were all alike, one would differ in at most 5% of runs."
 
 
 def _fresh(cells: list[CellSummary]) -> str:
@@ -122,12 +136,18 @@ def _row(run: Run, decision: Decision, cell: CellSummary) -> Row:
     return row([cell.variant, cell.load, *figures, _against(decision, cell), status], tone=tone)
 
 
-def _against(decision: Decision, cell: CellSummary) -> str | None:
-    """The change of cost against the default's that was tested; None where none was."""
+def _against(decision: Decision, cell: CellSummary) -> Cell:
+    """The change of cost against the default's that was tested; a dash where none was."""
     place = cell.variant, cell.load
-    changes = (x for x in decision.differences if (x.candidate, x.load) == place)
-    change = next(changes, None)
-    return None if change is None else f"{1 / change.ratio.value - 1:+.1%}"
+    change = next((x for x in decision.differences if (x.candidate, x.load) == place), None)
+    if change is None:
+        return text_cell(None)
+    cost = change.ratio.mapped(lambda ratio: 1 / ratio, falling=True)
+    ends = "" if cost.low is None or cost.high is None else shown(cost, unit="+%").interval
+    word = "" if change.different else "not distinguished"
+    if word and change.detectable is not None:
+        word += f", {percent(change.detectable)} would have shown"
+    return Cell(text=f"{cost.value - 1:+.1%}", detail="; ".join(filter(None, (ends, word))))
 
 
 def exclusion_nodes(decision: Decision) -> list[Node]:

@@ -66,10 +66,6 @@ def _column(metric: Metric) -> Column:
     return replace(column, unit=_WITH[metric.name][0]) if metric.name in _WITH else column
 
 
-_SELECTED: Final = Column(name="Cost before", unit="first starts", figure=True, drop=8)
-"""Of the cells whose figures are those of fresh starts."""
-
-
 def build(run: Run) -> Section | None:
     """The table of all cells and what to know before comparing its figures with others."""
     if not run.cells:
@@ -81,7 +77,6 @@ def build(run: Run) -> Section | None:
             "config",
             *figure_columns(title if title == "load" else ("batch", title)),
             *map(_column, metrics_in("cells")),
-            *((_SELECTED,) if any(cell.selected_cost for cell in run.cells) else ()),
             "status",
             Column(name="evidence", drop=7),
         ],
@@ -117,9 +112,6 @@ def _row(run: Run, variant: str, point: Load) -> Row:
         figure_cell(_shown(metric, cell) if cell else None, tone=tone)
         for metric in metrics_in("cells")
     ]
-    if any(each.selected_cost for each in run.cells):
-        before = cell.selected_cost if cell else None
-        figures.append(figure_cell(shown(before, unit="$"), tone="muted"))
     names = [text_cell(variant, tone=tone), text_cell(point, tone=tone)]
     return row([*names, *figures, verdict_cell(status), verdict_cell(outcome)], tone=tone)
 

@@ -15,7 +15,7 @@ from whet.core.redact import one_line
 from whet.core.run import Run
 from whet.core.store import write_atomic
 from whet.metrics import METRICS
-from whet.metrics.metric import APPENDED, Metric
+from whet.metrics.metric import Metric
 from whet.report.run.common import quantized_of, weights_size
 
 Value = str | int | float | None
@@ -29,76 +29,15 @@ _LEADING: Final = (
     "vram_gb",
     "cost_per_1m_tokens",
 )
-_FIGURES: Final = (
-    "expected_hit_rate",
-    "perplexity",
-    "perplexity_ratio",
-    "perplexity_ratio_low",
-    "perplexity_ratio_high",
-    "tasks_right",
-    "tasks_asked",
-)
-_DISTANCES: Final = ("kl", "kl_low", "kl_high", "kl_p99", "flips", "flips_low", "flips_high")
-"""From the baseline, as the servers said them: KL in nats a token, flips as a share."""
-_CIRCUMSTANCES: Final = (
-    "status",
-    "evidence",
-    "tier",
-    "price_usd_per_hour",
-    "memory_kind",
-    "trials",
-    "requests",
-    "errors",
-    "warmup_excluded",
-    "window_s",
-    "too_few_samples",
-    "failure",
-)
-
-
 _OF_CELL: Final = (
     *("expected_hit_rate", "status", "memory_kind", "trials", "starts", "requests", "errors"),
     *("warmup_excluded", "window_s", "failure"),
 )
 
 
-def csv_columns() -> tuple[str, ...]:
-    """Return every column of ``results.csv``; new ones are added at the end only."""
-    blocks = [[each for each in METRICS.values() if each.block == at] for at in range(APPENDED + 1)]
-    first = sorted(
-        blocks[0], key=lambda metric: (*_LEADING, _column(metric)).index(_column(metric))
-    )
-    burst, rate, stall, appended = (
-        [name for metric in block for name in _columns(metric)] for block in blocks[1:]
-    )
-    return (
-        *_LEADING,
-        *(name for metric in first if (name := _column(metric)) not in _LEADING),
-        *_FIGURES,
-        *_CIRCUMSTANCES,
-        *(name for metric in first for name in _columns(metric)[1:]),
-        *_DISTANCES,
-        *burst,
-        "starts",
-        "decision",
-        *rate,
-        "rate_rps",
-        *stall,
-        "weight_bytes",
-        "bits_per_weight",
-        "quantize_seconds",
-        "selected_cost_per_1m_tokens",
-        *appended,
-    )
-
-
-def _column(metric: Metric) -> str:
-    return metric.column or metric.name
-
-
 def _columns(metric: Metric) -> tuple[str, ...]:
     """The figure's column, and those of its interval."""
-    name = _column(metric)
+    name = metric.column or metric.name
     return _with_ends(name) if metric.bounds else (name,)
 
 
@@ -108,17 +47,18 @@ def _with_ends(name: str) -> tuple[str, ...]:
 
 def write_csv(run: Run, path: Path) -> None:
     """Write one line a cell, atomically. A missing value is an empty field."""
+    records = list(_records(run))
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
-    columns = csv_columns()
+    columns = dict.fromkeys((*_LEADING, *(name for each in records[:1] for name in each)))
     writer.writerow(columns)
-    for record in csv_records(run):
+    for record in records:
         writer.writerow([field(record[name]) for name in columns])
     write_atomic(path, buffer.getvalue())
 
 
-def csv_records(run: Run) -> Iterator[dict[str, Value]]:
-    """The cells as flat records keyed by ``csv_columns``."""
+def _records(run: Run) -> Iterator[dict[str, Value]]:
+    """The cells as flat records, all of the same columns."""
     for cell in run.cells:
         record = run.quality.get(cell.variant)
         decided = run.decided(cell.variant, cell.load)

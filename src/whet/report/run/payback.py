@@ -27,10 +27,10 @@ class Payback:
 
     search_s: float
     search_usd: float
-    saved_usd_per_month: float | None = None
-    paid_after_hours: float | None = None
-    saved_usd_per_1m_tokens: float | None = None
-    paid_after_tokens: float | None = None
+    saved_usd_per_month: float | None
+    paid_after_hours: float | None
+    saved_usd_per_1m_tokens: float | None
+    paid_after_tokens: float | None
 
     @property
     def sentences(self) -> Iterator[str]:
@@ -59,25 +59,18 @@ def payback(run: Run) -> Payback | None:
     if record is None or spec is None:
         return None
     usd = record.elapsed_s / _S_PER_HOUR * spec.hardware.price_usd_per_hour
-    only_cost = Payback(search_s=record.elapsed_s, search_usd=usd)
     chosen = run.decision.recommendation if run.decision else None
-    if chosen is None or not chosen.cheaper:
-        return only_cost
-    monthly, per_1m = _saved_per_month(run, chosen), _saved_per_1m(chosen)
-    if monthly is not None:
-        return Payback(
-            search_s=record.elapsed_s,
-            search_usd=usd,
-            saved_usd_per_month=monthly,
-            paid_after_hours=usd / (monthly / HOURS_PER_MONTH),
-        )
-    if per_1m is None:
-        return only_cost
+    monthly = per_1m = None
+    if chosen is not None and chosen.cheaper:
+        monthly = _saved_per_month(run, chosen)
+        per_1m = _saved_per_1m(chosen) if monthly is None else None
     return Payback(
         search_s=record.elapsed_s,
         search_usd=usd,
+        saved_usd_per_month=monthly,
+        paid_after_hours=None if monthly is None else usd / (monthly / HOURS_PER_MONTH),
         saved_usd_per_1m_tokens=per_1m,
-        paid_after_tokens=usd / per_1m * _TOKENS,
+        paid_after_tokens=None if per_1m is None else usd / per_1m * _TOKENS,
     )
 
 

@@ -28,7 +28,7 @@ from whet.flow.run.check.resolve import Resolved, resolve
 from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
 from whet.flow.run.resume import refuse_changes, store_model
 from whet.flow.run.traffic.logged import TRAFFIC, TrafficLog, repeat_doubt, write_parts
-from whet.predict import Feasibility, Problem, assess_variants, group_memory_warnings
+from whet.predict import Feasibility, Problem, assess_variants
 from whet.predict.hardware import planned_device
 
 
@@ -87,7 +87,6 @@ def check_spec(
         advice=(
             *checkpoint_doubts(facts.target),
             *advice,
-            *group_memory_warnings(spec.load.together, needs.memory, device),
             *(() if facts.log is None else _log_doubts(facts.log, spec)),
         ),
     )

@@ -12,8 +12,6 @@ from whet.core.units import human_duration
 from whet.metrics.significance import looks_at
 
 _START_S: Final = {"cpu": 45.0, "cuda": 120.0}
-_TOGETHER: Final = 1 / 3
-"""What each further server that starts at the same time adds, as a share of one start."""
 _TOKEN_S: Final = 0.01
 _SEARCHED: Final = 8
 """Rates that a search for the highest one tries, at most."""
@@ -66,14 +64,12 @@ def effort_of(spec: Spec, names: list[str], *, device: str, answer_tokens: float
     ]
     if load.find is not None or load.trace is not None:
         each_s = [_SEARCHED * load.seconds if load.find else load.seconds]
-    groups = [set(group) & set(names) for group in load.together]
-    together = sum(len(group) - 1 for group in groups if group)
     rounds = load.trials if load.order == "interleaved" else 1
     arms = 2 if load.confirm and names[1:] else 0  # the cheapest and the default, measured again
     again, more = arms * looks_at(load.max_starts)[0], arms * load.max_starts
     attached = all(each.url is not None for each in spec.engines_used)
     start_s = 0.0 if attached else _START_S[device]
-    waited = rounds * (len(names) - (1 - _TOGETHER) * together) + again
+    waited = rounds * len(names) + again
     return Effort(
         starts=len(names) * rounds + again,
         most_starts=len(names) * rounds + more,

@@ -26,7 +26,6 @@ from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_ru
 from whet.flow.run.conclude.speculation_map import speculation_map
 from whet.flow.run.conclude.spreads import spreads_of
 from whet.levers import lever_diff
-from whet.metrics.latency_anomalies import latency_anomalies
 from whet.metrics.significance import looks_at
 from whet.predict.performance.bottleneck import with_bottleneck
 
@@ -88,16 +87,17 @@ def _deploy(run: Run, decision: Decision) -> None:
     for old in (folder, again):
         if old.exists():
             shutil.rmtree(old)
-    shared = bool(run.require_spec().load.together)
     for name in decision.qualified:
         limits = decision.limits_of(name)
-        write_deployment(folder / name, run.engines[name], limits=limits, shared=shared)
+        write_deployment(folder / name, run.engines[name], limits=limits)
     reasons = {item.variant: " ".join(item.reason.split()) for item in decision.excluded}
     for name in {cell.variant for cell in run.cells} & set(run.engines):
         lost = name in reasons and name not in decision.qualified
         note = f"EXCLUDED from recommendation: {reasons[name]}" if lost else "As measured."
         limits = decision.limits_of(name)
-        write_deployment(again / name, run.engines[name], note=note, limits=limits, shared=None)
+        write_deployment(
+            again / name, run.engines[name], note=note, limits=limits, as_measured=True
+        )
     if not decision.qualified:
         text = "No variant qualifies for recommendation; report.md says why for each.\n"
         write_atomic(folder / "README.txt", text)
@@ -170,7 +170,6 @@ def _effects(run: Run, summary: RunSummary) -> LeverEffects:
 
 def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
     variants = [item.variant for item in run.engines.values()]
-    disturbed = latency_anomalies(summary.cells, variants)
     faults, limits = engine_faults(run)
     return TierInputs(
         tier=run.tier,
@@ -184,7 +183,6 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         fresh=summary.fresh,
         looks=len(looks_at(run.require_spec().load.max_starts)),
         degenerate=run.degenerate,
-        disturbed={(item.variant, item.load) for item in disturbed},
         faults=faults,
         limits=limits,
         speculating={item.name for item in variants if item.speculation is not None},

@@ -118,17 +118,6 @@ def _scoring_defect(store: RunStore, resolved: ResolvedEngine) -> str | None:
     return get_profile(resolved.engine).scoring.defect(resolved.variant, facts)
 
 
-def needs_answers_of(resolved: ResolvedEngine, other: ResolvedEngine, *, baseline: str) -> bool:
-    """Return whether the checks of ``resolved`` need the answers of ``other``.
-
-    All need the baseline's; one that speculates needs those of the same weights without.
-    """
-    if other.variant.name == baseline:
-        return True
-    speculates = resolved.variant.speculation is not None and other.variant.speculation is None
-    return speculates and weights_key(resolved) == weights_key(other)
-
-
 def _other_kernels(first: ResolvedEngine, resolved: ResolvedEngine) -> bool:
     """Whether two servers may run on other kernels.
 

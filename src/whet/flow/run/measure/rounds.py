@@ -12,7 +12,6 @@ from typing import Protocol
 from whet.core.errors import QuantizationError
 from whet.core.protocols import Observer
 from whet.core.records.engine import ResolvedEngine
-from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
 from whet.core.units import human_duration
 from whet.flow.run.measure.quality import KIND, PLAIN, plain_of
@@ -31,36 +30,33 @@ from whet.flow.run.resume import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """Servers that come up together, or one, with what they measure in one round.
+    """A server with what it measures in one round.
 
     ``round`` counts the rounds of one call; the first checks answers if ``quality`` says so.
     """
 
-    group: tuple[tuple[ResolvedEngine, Cells], ...]
+    resolved: ResolvedEngine
+    cells: Cells
     round: int
     label: str
     quality: bool
     title: str
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The variants."""
-        return tuple(resolved.variant.name for resolved, _ in self.group)
+    def name(self) -> str:
+        """The variant."""
+        return self.resolved.variant.name
 
-    def pending(self, store: RunStore) -> list[PendingWork]:
+    def pending(self, store: RunStore) -> PendingWork:
         """Return what the run lacks of it by now."""
         first = self.quality and self.round == 0
-        group = [
-            PendingWork(
-                resolved=resolved,
-                trials=missing_trials(store, resolved, cells),
-                quality=first and lacks_quality(store, resolved),
-                of=len(cells),
-                search=self.title == RATE_SEARCH and lacks_rates(store, resolved),
-            )
-            for resolved, cells in self.group
-        ]
-        return [pending for pending in group if pending]
+        return PendingWork(
+            resolved=self.resolved,
+            trials=missing_trials(store, self.resolved, self.cells),
+            quality=first and lacks_quality(store, self.resolved),
+            of=len(self.cells),
+            search=self.title == RATE_SEARCH and lacks_rates(store, self.resolved),
+        )
 
 
 Rounds = Sequence[Sequence[Session]]
@@ -101,7 +97,7 @@ class LocalExecutor:
     def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
         """Run the sessions in the order of the rounds."""
         sessions = [each for part in rounds for each in part]
-        starts_left = {name: MAX_STARTS for each in sessions for name in each.names}
+        starts_left = {each.name: MAX_STARTS for each in sessions}
         runner = SessionRunner(
             plan=plan,
             recorder=recorder,
@@ -114,8 +110,7 @@ class LocalExecutor:
             left_s = (time.monotonic() - began) / done * (count - done) if done else 0.0
             left = f"about {human_duration(left_s)} left" if left_s >= 1 else ""
             words = (f"session {done + 1} of {count}", each.label, left)
-            group = [work for work in each.pending(recorder.store) if starts_left[work.name]]
-            runner.run(group, ", ".join(filter(None, words)))
+            runner.run(each.pending(recorder.store), ", ".join(filter(None, words)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +167,8 @@ class SessionWaves:
         rounds = [
             [
                 Session(
-                    group=((resolved, () if title else cells),),
+                    resolved=resolved,
+                    cells=() if title else cells,
                     round=0,
                     label="",
                     quality=not title,
@@ -205,7 +201,7 @@ class Measurer:
             self._run(plan, invalid, quality=False, title="repetition")
 
     def _run(self, plan: Plan, rounds: Sequence[Round], *, quality: bool, title: str) -> None:
-        sessions = list(sessions_of(plan.spec.load, rounds, quality=quality, title=title))
+        sessions = list(sessions_of(rounds, quality=quality, title=title))
         self.executor.measure(plan, self.recorder, self.engines, sessions)
 
     @contextmanager
@@ -244,34 +240,22 @@ class Measurer:
 
 
 def sessions_of(
-    load: LoadSpec, rounds: Sequence[Round], *, quality: bool, title: str
+    rounds: Sequence[Round], *, quality: bool, title: str
 ) -> Iterator[tuple[Session, ...]]:
     """Yield the sessions of each round, in order."""
     for number, part in enumerate(rounds):
         label = f"{title or 'round'} {number + 1} of {len(rounds)}" if rounds[1:] else title
         yield tuple(
             Session(
-                group=group,
+                resolved=resolved,
+                cells=cells,
                 round=number,
                 label=label,
                 quality=quality,
                 title=title,
             )
-            for group in _groups(load, part)
+            for resolved, cells in part.servers
         )
-
-
-def _groups(load: LoadSpec, part: Round) -> tuple[tuple[tuple[ResolvedEngine, Cells], ...], ...]:
-    """Return the servers of a round in the order of their sessions: groups that start together.
-
-    A group has the position of its first member, and its members follow in the round's order.
-    """
-    together = {name: names for names in load.together for name in names}
-    groups: dict[tuple[str, ...], list[tuple[ResolvedEngine, Cells]]] = {}
-    for item in part.servers:
-        name = item[0].variant.name
-        groups.setdefault(together.get(name, (name,)), []).append(item)
-    return tuple(tuple(members) for members in groups.values())
 
 
 def _invalid_part(store: RunStore, part: Round) -> Round:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -19,10 +19,10 @@ from whet.core.starts import start_text, store_start
 from whet.core.store import RunStore
 from whet.engines import get_profile
 from whet.engines.starved import watched
-from whet.engines.together import Start, serve_together
+from whet.engines.together import Start
 from whet.flow.run.conclude.results import cells_of_variant, store_cells
 from whet.flow.run.measure.find_rate import find_rate
-from whet.flow.run.measure.quality import measure_variant_quality, needs_answers_of
+from whet.flow.run.measure.quality import measure_variant_quality
 from whet.flow.run.plan import Engines, Plan, Recorder, cells_of
 from whet.flow.run.resume import missing_trials, searched_points
 from whet.flow.run.traffic.lengths import measure_lengths
@@ -69,7 +69,7 @@ class PendingWork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionRunner:
-    """Runs server sessions: starts what a group still needs, measures it and records it.
+    """Runs server sessions: starts what a variant still needs, measures it and records it.
 
     ``starts_left`` counts by variant; one whose server does not start or keeps dying has none left,
     and the others go on. ``after`` is called with the name of a variant and each load that was
@@ -82,22 +82,10 @@ class SessionRunner:
     starts_left: MutableMapping[str, int]
     after: After
 
-    def run(self, group: Sequence[PendingWork], label: str) -> None:
-        """Measure what a group still needs, started together where it is more than one server."""
-        again = False
-        if len(group) > 1:
-            names = ", ".join(pending.name for pending in group)
-            self.recorder.observer.stage("serve", f"{names} together ({label})")
-            self._serve_together(group)
-            again = True
-        for pending in group:
-            if pending and self.starts_left[pending.name]:
-                label = "started again" if again else label
-                self._serve(pending, label)
-                self.after(pending.name, None)
-
-    def _serve(self, pending: PendingWork, label: str) -> None:
+    def run(self, pending: PendingWork, label: str) -> None:
         """Start servers until nothing is pending or the variant has no starts left."""
+        if not pending or not self.starts_left[pending.name]:
+            return
         while pending and self.starts_left[pending.name]:
             self.recorder.observer.stage("serve", f"{pending.name} ({label})")
             pending.warmed.clear()
@@ -107,51 +95,16 @@ class SessionRunner:
             ):
                 self._measure(server, pending)
             label = "started again"
-
-    def _serve_together(self, group: Sequence[PendingWork]) -> None:
-        """Start one of each at the same time; then measure one while the others idle.
-
-        A variant whose server is lost keeps its pending work, and so do those that are compared
-        with it: they are not measured here.
-        """
-        up: list[tuple[PendingWork, Server]] = []
-        lost: list[PendingWork] = []
-        observer = self.recorder.observer
-        starts = [wanted_start(self.recorder.store, self.engines, pending) for pending in group]
-        with serve_together(starts, observer) as outcomes:
-            for pending, outcome in zip(group, outcomes, strict=True):
-                with self._absorb_engine_failure(pending, lost):
-                    up.append((pending, take_over(self.recorder, outcome, pending, len(group))))
-                if not self.starts_left[pending.name]:
-                    self.after(pending.name, None)
-            for pending, server in up:
-                waits = any(self._waits_for(pending, each) for each in lost)
-                if waits or not pending or not self.starts_left[pending.name]:
-                    continue
-                with self._absorb_engine_failure(pending, lost):
-                    server.ensure_alive()
-                    self._measure(server, pending)
-                self.after(pending.name, None)
+        self.after(pending.name, None)
 
     def _measure(self, server: Server, pending: PendingWork) -> None:
         """Measure load and quality on a running server; what was tried is no longer pending."""
         measure_load(self.plan, self.recorder, server, pending, self.after)
         measure_answers(self.plan, self.recorder, server, pending)
 
-    def _waits_for(self, pending: PendingWork, lost: PendingWork) -> bool:
-        baseline = self.plan.spec.baseline
-        return pending is lost or needs_answers_of(
-            pending.resolved, lost.resolved, baseline=baseline
-        )
-
     @contextmanager
-    def _absorb_engine_failure(
-        self, pending: PendingWork, lost: list[PendingWork] | None = None
-    ) -> Iterator[None]:
-        """Let a server that does not start, or dies, reduce ``starts_left`` and not end the run.
-
-        What still has pending work and may be started again is added to ``lost``.
-        """
+    def _absorb_engine_failure(self, pending: PendingWork) -> Iterator[None]:
+        """Let a server that does not start, or dies, reduce ``starts_left`` and not end the run."""
         name, warn = pending.name, self.recorder.observer.warn
         try:
             yield
@@ -162,8 +115,6 @@ class SessionRunner:
         except EngineLostError as error:
             self.starts_left[name] -= 1
             warn(f"{name}: {error}")
-            if lost is not None and pending and self.starts_left[name]:
-                lost.append(pending)
 
 
 def wanted_start(

@@ -10,9 +10,9 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,12 +62,13 @@ def ray_executor(address: str | None) -> Iterator[RayExecutor]:
 class _Track:
     """The sessions of a round that are left, and the placement group that holds their device.
 
-    ``starts`` has what each variant of the running session had left as it began.
+    ``name`` is the variant of the running session, which had ``starts`` left as it began.
     """
 
     sessions: deque[Session]
     device: Any = None
-    starts: dict[str, int] = field(default_factory=dict)
+    name: str = ""
+    starts: int = 0
 
 
 class RayExecutor:
@@ -109,7 +110,7 @@ class RayExecutor:
         self._plan, self._recorder = plan, recorder
         self._demand = demand_of(self._ray, plan)
         self._sent = self._ray.put(pickled_plan(plan, engines))
-        names = (name for part in rounds for session in part for name in session.names)
+        names = (session.name for part in rounds for session in part)
         self._starts_left = dict.fromkeys(names, MAX_STARTS)
         waiting = deque(_Track(deque(part)) for part in rounds)
         while waiting or self._running:
@@ -143,27 +144,28 @@ class RayExecutor:
         while track.sessions:
             session = track.sessions.popleft()
             pending = session.pending(self._recorder.store)
-            if group := [each for each in pending if self._starts_left[each.name]]:
-                self._start(track, group, session.label or "one round")
+            if pending and self._starts_left[session.name]:
+                self._start(track, pending, session.label or "one round")
                 return
         if track.device is not None:
             remove_placement_group(track.device)
 
-    def _start(self, track: _Track, group: list[PendingWork], label: str) -> None:
+    def _start(self, track: _Track, pending: PendingWork, label: str) -> None:
         from ray.util import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         track.device = track.device or placement_group([self._demand])
-        track.starts = {each.name: self._starts_left[each.name] for each in group}
-        self._recorder.observer.stage("serve", f"{', '.join(track.starts)} ({label})")
+        track.name, track.starts = pending.name, self._starts_left[pending.name]
+        self._recorder.observer.stage("serve", f"{track.name} ({label})")
         task = self._ray.remote(
             num_gpus=self._demand.get("GPU", 0),
             num_cpus=self._demand["CPU"],
             scheduling_strategy=PlacementGroupSchedulingStrategy(track.device),
             max_retries=MAX_LOSSES - 1,
         )(run_session)
-        files = known_files(self._recorder.store, answers=any(each.quality for each in group))
-        self._running[task.remote(__version__, self._sent, files, group, track.starts)] = track
+        files = known_files(self._recorder.store, answers=pending.quality)
+        left = {track.name: track.starts}
+        self._running[task.remote(__version__, self._sent, files, pending, left)] = track
 
     def _end(self, ref: Any) -> None:
         """Store what a session returned, and start the next of its round."""
@@ -173,7 +175,7 @@ class RayExecutor:
         except self._ray.exceptions.RayTaskError as error:
             raise _cause(error) from None
         except self._ray.exceptions.RayError:
-            self._give_up(track.starts)
+            self._give_up(track.name)
         else:
             self._store(outcome, track)
             if outcome.error is not None:
@@ -182,21 +184,19 @@ class RayExecutor:
 
     def _store(self, outcome: Outcome, track: _Track) -> None:
         merge(self._recorder, outcome)
-        for name, before in track.starts.items():
-            used = before - outcome.starts_left[name]
-            self._starts_left[name] = max(0, self._starts_left[name] - used)
-            known = {c.load: c for c in Run(self._recorder.store).cells if c.variant == name}
-            for cell in summarize_cells(self._plan, self._recorder.store, name):
-                if cell.trials and known.get(cell.load) != cell:
-                    self._recorder.observer.cell(cell, "")
+        name, used = track.name, track.starts - outcome.starts_left[track.name]
+        self._starts_left[name] = max(0, self._starts_left[name] - used)
+        known = {c.load: c for c in Run(self._recorder.store).cells if c.variant == name}
+        for cell in summarize_cells(self._plan, self._recorder.store, name):
+            if cell.trials and known.get(cell.load) != cell:
+                self._recorder.observer.cell(cell, "")
 
-    def _give_up(self, names: Iterable[str]) -> None:
+    def _give_up(self, name: str) -> None:
         why = f"{MAX_LOSSES} workers were lost while they measured it"
-        for name in names:
-            self._starts_left[name] = 0
-            self._recorder.store.note("starts", name, status="failed", reason=why)
-            self._recorder.observer.warn(f"{name}: {why}; it is left out")
-            summarize_cells(self._plan, self._recorder.store, name)
+        self._starts_left[name] = 0
+        self._recorder.store.note("starts", name, status="failed", reason=why)
+        self._recorder.observer.warn(f"{name}: {why}; it is left out")
+        summarize_cells(self._plan, self._recorder.store, name)
 
 
 def _cause(error: Exception) -> Exception:

@@ -45,12 +45,12 @@ class Outcome:
 
 
 def run_session(
-    version: str, sent: bytes, files: Files, group: list[PendingWork], left: dict[str, int]
+    version: str, sent: bytes, files: Files, pending: PendingWork, left: dict[str, int]
 ) -> Outcome:
-    """Start one group of servers and measure it as the local executor does.
+    """Start a server and measure it as the local executor does.
 
     ``sent`` is what ``pickled_plan`` returns, ``files`` what the session reads of the run,
-    ``left`` how many starts a variant has left. A cancelled session ends its servers and returns
+    ``left`` how many starts the variant has left. A cancelled session ends its servers and returns
     what it has measured. Raises ``InfeasibleError`` where this worker cannot run the plan.
     """
     observer = Lines()
@@ -78,18 +78,18 @@ def run_session(
                 starts_left=left,
                 after=lambda _name, _point: None,
             )
-            error = _run(runner, group)
+            error = _run(runner, pending)
         changed = dict(_changed(root, known))
         return Outcome(
             worker=_label(), files=changed, lines=observer.lines, starts_left=left, error=error
         )
 
 
-def _run(runner: SessionRunner, group: list[PendingWork]) -> WhetError | None:
+def _run(runner: SessionRunner, pending: PendingWork) -> WhetError | None:
     """Return what ended the session early, as a class that survives pickling."""
     try:
         with suppress(KeyboardInterrupt, Interrupted):
-            runner.run(group, "worker")
+            runner.run(pending, "worker")
     except WhetError as error:
         tree = (cls for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
         kind: type[WhetError] = next(tree)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.metrics.events import event, failed, trial
-from whet.metrics import events_table
+from whet.report.writers.parquet import events_table
 
 
 def test_the_table_has_a_row_for_every_request_errors_too() -> None:

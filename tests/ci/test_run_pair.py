@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.metrics.test_pooled import RUNS, _table
+from whet.ci.paired import RunPair
 from whet.core.load import Load
 from whet.metrics.pooled import StartTable
-from whet.metrics.run_pair import RunPair
 from whet.metrics.significance import Significance
 
 CELLS = [("0", Load.at(1)), ("1", Load.at(8)), ("2", Load.at(32))]
