@@ -61,7 +61,7 @@ _SAMPLING: Final = Sampling(samples=8, tokens=16)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Questions:
-    """The text and tasks, the same for every variant; ``sources`` as in ``HeldoutText``.
+    """The text and tasks, the same for every variant.
 
     ``thinking`` says of each task how the model reasons first. ``variables`` are the chat
     template's, and ``thinking_off`` those among them that the gate set of its own accord.
@@ -70,7 +70,6 @@ class Questions:
     tasks: Sequence[Task]
     prompts: Sequence[Ids]
     documents: Sequence[Ids]
-    sources: Sequence[int]
     vocab_size: int
     data_sha256: str
     thinking: Sequence[Thinking | None] = ()

@@ -6,10 +6,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from whet.core.errors import UsageError
 from whet.core.protocols import Progress
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import Estimate
+from whet.core.spec import QualitySpec
 from whet.quality.answers import (
     Answers,
     answer_tasks,
@@ -24,13 +27,12 @@ from whet.quality.checks import (
     measure_distances,
     run_checks,
 )
-from whet.quality.data import load_tasks
-from whet.quality.heldout import heldout_ids, read_heldout
+from whet.quality.data import load_documents, load_tasks
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference
 from whet.quality.perplexity import Nll, broken_documents, perplexity, perplexity_ratio
 from whet.quality.plan import QualityPlan
-from whet.quality.prompts import Encoder, identity
+from whet.quality.prompts import Encoder, Ids, identity
 from whet.quality.verdicts import Findings, detectable_loss, verdicts
 
 
@@ -90,7 +92,7 @@ def _questions(plan: QualityPlan) -> Questions:
     encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
     tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
     prompts = [encoder.task(task) for task in tasks]
-    documents, sources = read_heldout(plan.heldout, encoder, plan.spec)
+    documents = encode_documents(plan.heldout, encoder, plan.spec)
     return Questions(
         tasks=tasks,
         prompts=prompts,
@@ -98,7 +100,6 @@ def _questions(plan: QualityPlan) -> Questions:
         variables=encoder.variables,
         thinking_off=tuple(encoder.thinking_off),
         documents=documents,
-        sources=sources,
         vocab_size=encoder.vocab_size,
         data_sha256=identity(documents, prompts, tasks),
     )
@@ -106,16 +107,26 @@ def _questions(plan: QualityPlan) -> Questions:
 
 def tokens_needed(plan: QualityPlan) -> int:
     """Return the longest sequence, prompt and reply, that ``measure_quality`` requests."""
-    encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
-    tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
-    documents = heldout_ids(plan.heldout, encoder, plan.spec)
-    lengths = [len(ids) + 1 for ids in documents]
-    for task in tasks:
-        thinking = encoder.thinking(task, plan.spec.thinking_tokens)
-        lengths.append(
-            len(encoder.task(task)) + task.max_tokens + (thinking.tokens if thinking else 0)
-        )
-    return max(lengths)
+    asked = _questions(plan)
+    tasks = zip(asked.tasks, asked.prompts, asked.thinking, strict=True)
+    lengths = [len(ids) + t.max_tokens + (how.tokens if how else 0) for t, ids, how in tasks]
+    return max([*lengths, *(len(ids) + 1 for ids in asked.documents)])
+
+
+def encode_documents(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:
+    """Return the held-out documents as token ids, cut to leave room for the one token asked for.
+
+    Raises ``UsageError`` where the file cannot be used, and where nothing would be predicted.
+    """
+    documents = load_documents(path, spec.max_documents)
+    encoded = [encoder.document(document)[: spec.max_tokens - 1] for document in documents]
+    if scorable := [ids for ids in encoded if len(ids) >= 2]:
+        return scorable
+    raise UsageError(
+        f"{path} holds no document of two tokens or more within quality.max_tokens = "
+        f"{spec.max_tokens}",
+        fix="give longer text or raise it",
+    )
 
 
 def _record(
@@ -149,13 +160,12 @@ def _record(
     scores_fail = likelihood.broken or broken or results.scores_differ or too_far
     if plan.scoring_defect and scores_fail:
         reason = f"{reason}; {plan.scoring_defect}"
-    shared = len(set(questions.sources)) < len(questions.sources)
     golden = f"no golden probes: {results.no_golden}" if results.no_golden is not None else None
     reason = "; ".join(filter(None, (reason, golden, _thinking_note(questions)))) or None
     return QualityRecord(
         variant=plan.variant,
         baseline=plan.variant if plan.baseline is None else plan.baseline.variant,
-        perplexity=perplexity(likelihood.nll, questions.sources) if likelihood.nll else None,
+        perplexity=perplexity(likelihood.nll) if likelihood.nll else None,
         perplexity_ratio=ratio,
         nll=likelihood.nll,
         tasks=scores,
@@ -172,7 +182,6 @@ def _record(
         identity=results.identity,
         lossless=results.lossless,
         parts=tuple(results.parts.items()),
-        sources=tuple(questions.sources) if shared else (),
     )
 
 
@@ -189,8 +198,8 @@ def _ratio(
 ) -> tuple[Estimate | None, str | None]:
     """Return the perplexity ratio, or None and the reason."""
     if baseline is not None:
-        return paired_ratio(nll, baseline, questions.data_sha256, questions.sources)
-    one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(set(questions.sources)))
+        return paired_ratio(nll, baseline, questions.data_sha256)
+    one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(questions.documents))
     return (one if nll else None), None
 
 
@@ -204,7 +213,7 @@ def rejudge(
     (tokens, speculation) are in the verdicts that the record was stored with. A task counts as at
     chance level where the baseline has no right answer.
     """
-    ratio, unpaired = paired_ratio(record.nll, baseline, record.data_sha256, record.sources)
+    ratio, unpaired = paired_ratio(record.nll, baseline, record.data_sha256)
     paired = baseline if baseline.data_sha256 == record.data_sha256 else None
     scores = score_tasks(record.answers, paired)
     broken = broken_document(record.nll, paired)
@@ -230,15 +239,9 @@ def rejudge(
 
 
 def paired_ratio(
-    nll: Sequence[Nll],
-    baseline: QualityRecord,
-    data_sha256: str | None,
-    sources: Sequence[int],
+    nll: Sequence[Nll], baseline: QualityRecord, data_sha256: str | None
 ) -> tuple[Estimate | None, str | None]:
-    """Return the perplexity ratio, or None and the reason.
-
-    ``sources`` as in ``perplexity``; empty where each document is a source of its own.
-    """
+    """Return the perplexity ratio, or None and the reason."""
     if baseline.data_sha256 != data_sha256:
         return None, (
             "the baseline was measured on other text, tasks or token ids; measure it again with "
@@ -253,7 +256,7 @@ def paired_ratio(
             None,
             "the documents have different token counts than on the baseline; measure it again",
         )
-    return perplexity_ratio(nll, baseline.nll, sources or None), None
+    return perplexity_ratio(nll, baseline.nll), None
 
 
 def broken_document(nll: Sequence[Nll], baseline: QualityRecord | None) -> str | None:

@@ -30,28 +30,22 @@ _FEWEST_TOKENS: Final = 16
 """In a shorter document a single token can move the mean by ``BROKEN_NATS``."""
 
 
-def perplexity(nll: Sequence[Nll], sources: Sequence[int] | None = None) -> Estimate:
-    """Return exp(Σ −log p ÷ Σ tokens) over at least one document.
-
-    Documents are the units of the interval; those with the same number in ``sources`` are one.
-    """
-    sums, tokens = _columns(nll)
-    return _exp_of_mean(sums, tokens, sources)
+def perplexity(nll: Sequence[Nll]) -> Estimate:
+    """Return exp(Σ −log p ÷ Σ tokens) over at least one document, the units of the interval."""
+    return _exp_of_mean(*_columns(nll))
 
 
-def perplexity_ratio(
-    nll: Sequence[Nll], baseline: Sequence[Nll], sources: Sequence[int] | None = None
-) -> Estimate:
+def perplexity_ratio(nll: Sequence[Nll], baseline: Sequence[Nll]) -> Estimate:
     """Return this variant's perplexity over the baseline's, with the same documents resampled.
 
-    Pairing removes the spread between easy and hard documents. ``sources`` as in ``perplexity``.
-    Raises ``ValueError`` unless the documents have the same token counts in the same order.
+    Pairing removes the spread between easy and hard documents. Raises ``ValueError`` unless the
+    documents have the same token counts in the same order.
     """
     here, tokens = _columns(nll)
     there, tokens_there = _columns(baseline)
     if not np.array_equal(tokens, tokens_there):
         raise ValueError("the two were measured on different tokens")
-    return _exp_of_mean(here - there, tokens, sources)
+    return _exp_of_mean(here - there, tokens)
 
 
 def broken_documents(nll: Sequence[Nll], baseline: Sequence[Nll]) -> list[float]:
@@ -98,19 +92,14 @@ def _draws(count: int) -> Floats:
     return drawn.astype(np.float64)
 
 
-def _exp_of_mean(sums: Floats, tokens: Floats, sources: Sequence[int] | None) -> Estimate:
-    """Return exp(Σ sums ÷ Σ tokens) with the studentized bootstrap interval over units.
+def _exp_of_mean(sums: Floats, tokens: Floats) -> Estimate:
+    """Return exp(Σ sums ÷ Σ tokens) with the studentized bootstrap interval over documents.
 
     The bootstrap distribution of t* = (m* − m) ÷ se*, with the standard error of the ratio
     estimator, replaces Student's (Efron and Tibshirani 1993, section 12.5): the ends then follow
-    the skew of the losses. An end is None if too many resamples have no spread; one unit has no
-    interval.
+    the skew of the losses. An end is None if too many resamples have no spread; one document has
+    no interval.
     """
-    if sources is not None:
-        groups = np.unique(sources, return_inverse=True)[1]
-        sums, tokens = (
-            np.bincount(groups, weights=each).astype(np.float64) for each in (sums, tokens)
-        )
     count, total = len(sums), tokens.sum()
     mean = float(sums.sum() / total)
     if count == 1:

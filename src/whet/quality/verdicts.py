@@ -159,8 +159,8 @@ def _perplexity(
     if unsure := [tolerance for tolerance, word in pairs if word == "unknown"]:
         if ratio.samples < MIN_DOCUMENTS:
             yield (
-                f"{ratio.samples} independent held-out documents are too few to judge perplexity; "
-                f"give at least {MIN_DOCUMENTS} (windows of one source document count as one)"
+                f"{ratio.samples} held-out documents are too few to judge perplexity; give at "
+                f"least {MIN_DOCUMENTS}"
             )
         else:
             yield (
