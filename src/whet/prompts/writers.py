@@ -16,7 +16,7 @@ from whet.prompts.cache import chain_hashes
 from whet.prompts.causes import Variables
 from whet.prompts.fixes import apply_fixes
 from whet.prompts.records import CauseKind
-from whet.requests.writer import request_line
+from whet.requests.records import request_line
 
 BLOCK_TOKENS: Final = 16
 """Tokens of a hash id, as in Bailian's own traces."""

@@ -107,10 +107,10 @@ def _questions(plan: QualityPlan) -> Questions:
 
 def tokens_needed(plan: QualityPlan) -> int:
     """Return the longest sequence, prompt and reply, that ``measure_quality`` requests."""
-    asked = _questions(plan)
-    tasks = zip(asked.tasks, asked.prompts, asked.thinking, strict=True)
+    every = _questions(plan)
+    tasks = zip(every.tasks, every.prompts, every.thinking, strict=True)
     lengths = [len(ids) + t.max_tokens + (how.tokens if how else 0) for t, ids, how in tasks]
-    return max([*lengths, *(len(ids) + 1 for ids in asked.documents)])
+    return max([*lengths, *(len(ids) + 1 for ids in every.documents)])
 
 
 def encode_documents(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:

@@ -203,13 +203,6 @@ CAUSES: Final[tuple[Cause, ...]] = (
     ),
     _cause("errors", "engine", "more requests fail than the objective allows"),
     _cause(
-        "machine_contended",
-        "machine",
-        "the hypervisor or disks take the CPU's time",
-        needs="steal",
-        hides=_SLOW,
-    ),
-    _cause(
         "slower_than_measured",
         "machine",
         "tokens take longer at the same load",

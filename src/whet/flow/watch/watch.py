@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from whet.client.endpoint import KEY_VARIABLE
 from whet.core.counters import RUNNING
@@ -43,7 +42,6 @@ _AGAIN_S: Final = 10.0
 """A mismatch is looked at again after so long, where the period is longer."""
 _LEARN_S: Final = 600.0
 _SERVER_KEY: Final = "VLLM_API_KEY"
-_LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass
@@ -165,7 +163,6 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
         envelope=source.envelope,
         golden=source.golden,
         timeout_s=min(30.0, max(2.0, options.period)),
-        local=urlsplit(options.url).hostname in _LOCAL,
         names=get_profile(source.engine.engine).counters_of(source.engine.variant),
     )
     share = probe_share(target, options.period)
