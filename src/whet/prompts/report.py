@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,21 +15,19 @@ from whet.core.redact import one_line
 from whet.core.store import write_json
 from whet.core.units import NS_PER_S
 from whet.prompts.fixes import ADVICE, FIXES
-from whet.prompts.records import CAUSES, Cause, Example, Fix, PromptAnalysis
+from whet.prompts.records import CAUSES, Example, Fix, PromptAnalysis
 from whet.report.document import (
     Bullets,
     Code,
     Column,
     Document,
-    Fact,
-    Facts,
     Node,
     Paragraph,
     Section,
     figure_columns,
     table,
 )
-from whet.report.text import DASH, Shown, format_time
+from whet.report.text import DASH, format_time
 from whet.report.writers.console import plain, print_sections
 from whet.report.writers.html import write_html
 
@@ -103,14 +101,15 @@ def _section(
 
 def _overview(analysis: PromptAnalysis) -> Section | None:
     nodes: list[Node] = [Paragraph(text=one_line(doubt), tone="warn") for doubt in analysis.doubts]
-    nodes.append(Facts(items=list(_facts(analysis))))
     if not analysis.causes:
         nodes.append(Paragraph(text="No named cause was detected.", tone="muted"))
     if analysis.unnamed_example is not None:
         example = example_line(analysis.unnamed_example)
         text = f"{plural(analysis.unnamed, 'request')} differ early for a reason without a name"
         nodes.append(Paragraph(text=f"{text}, for example:\n{example}", tone="muted"))
-    return Section(id="hits", title="Hit rate", group="Hit rate", nodes=nodes, on_console=True)
+    if not nodes:
+        return None
+    return Section(id="notes", title="Notes", group="Notes", nodes=nodes, on_console=True)
 
 
 def _causes(analysis: PromptAnalysis) -> Section | None:
@@ -132,7 +131,8 @@ def _causes(analysis: PromptAnalysis) -> Section | None:
     section = _section("causes", "Causes", note, ["cause", "where", *figures], rows)
     if section is None:
         return None
-    advices = [f"{CAUSES[cause.kind]}: {advice(cause)}" for cause in analysis.causes]
+    kinds = [cause.kind for cause in analysis.causes]
+    advices = [f"{CAUSES[kind]}: {FIXES.get(kind, ADVICE)}" for kind in kinds]
     nodes: list[Node] = [*section.nodes, Bullets(items=advices)]
     for cause in analysis.causes:
         if cause.examples:
@@ -191,11 +191,6 @@ def _left_out(analysis: PromptAnalysis) -> Section | None:
     return _section("left-out", "Left out of the log", "", ["reason", "first", *lines], rows)
 
 
-def advice(cause: Cause) -> str:
-    """What to do against a cause."""
-    return FIXES.get(cause.kind, ADVICE)
-
-
 def example_line(example: Example) -> str:
     """Both places, and ``…before[here | there]``."""
     places = f"{one_line(example.place)} and {one_line(example.other_place)}: "
@@ -219,20 +214,6 @@ def count_text(count: int) -> str:
         if abs(count) >= size:
             return f"{number(count / size)} {sign}"
     return f"{count:,}"
-
-
-def _facts(analysis: PromptAnalysis) -> Iterator[Fact]:
-    def fact(name: str, value: str, note: str) -> Fact:
-        return Fact(name=name, value=Shown(text=value), note=note)
-
-    yield fact("Hit rate as the log is", percent(analysis.hits.rate), "never evicting")
-    if analysis.fixes:
-        yield fact("With the fixes", percent(analysis.best.rate), "replayed, never evicting")
-        saved = analysis.hits.missed - analysis.best.missed
-        yield fact("Prefill saved", f"{count_text(saved)} tokens", "over the whole log")
-    if analysis.sized is not None and analysis.cache_blocks is not None:
-        room = count_text(analysis.cache_blocks * analysis.block_size)
-        yield fact("In this cache", percent(analysis.sized.rate), f"room for {room} tokens")
 
 
 def _share(part: int, total: int) -> str:
