@@ -24,7 +24,7 @@ from numpy.random import Generator
 
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import Estimate
-from whet.quality.perplexity import broken_documents, perplexity_ratio
+from whet.quality.statistics import broken_documents, perplexity_ratio
 from whet.quality.verdicts import Findings, verdicts
 
 TOLERANCE: Final = 0.01

@@ -8,7 +8,7 @@ from benchmarks.method_gate import gate
 
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskScore
 from whet.core.records.summary import Estimate
-from whet.quality.paired import detectable_drop, mcnemar
+from whet.quality.statistics import detectable_drop, mcnemar
 from whet.quality.verdicts import Findings, detectable_loss, verdicts
 
 TOLERANCES = (0.01, 0.02, 0.05)

@@ -20,6 +20,7 @@ from whet.core.records.quality_checks import (
 )
 from whet.core.store import write_json
 from whet.quality.asking import ModelEndpoint
+from whet.quality.continuations import Prompts, Sampling
 from whet.quality.data import Task
 from whet.quality.distances import (
     TopLogprobs,
@@ -33,13 +34,11 @@ from whet.quality.golden import (
     read_golden,
     take_golden,
 )
-from whet.quality.greedy import Prompts
 from whet.quality.identity import token_identity
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference, check_lossless, plain_reference
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Ids
-from whet.quality.two_sample import Sampling
 
 _REPEATED: Final = 12
 """Documents scored twice by the first variant of some weights, for the effect of batching."""

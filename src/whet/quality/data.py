@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,7 +70,8 @@ def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
             f"{path} holds no held-out text",
             fix="give lines with messages or text, not token ids, images or sound",
         )
-    chosen = set(spread(range(count), limit))
+    kept = min(limit, count)
+    chosen = {index * count // kept for index in range(kept)}
     usable = enumerate(filter(_can_score, reader))
     return [_document(request) for index, request in usable if index in chosen]
 
@@ -112,12 +113,6 @@ def load_tasks(path: Path, limit: int) -> list[Task]:
         key=lambda item: item[:2],
     )
     return [task for _, _, task in turns[:limit]]
-
-
-def spread(items: Sequence[int], limit: int) -> list[int]:
-    """Return at most ``limit`` items at even distances, the first among them."""
-    count = min(limit, len(items))
-    return [items[index * len(items) // count] for index in range(count)]
 
 
 def _read_tasks(path: Path) -> Iterator[Task]:

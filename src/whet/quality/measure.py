@@ -30,9 +30,9 @@ from whet.quality.checks import (
 from whet.quality.data import load_documents, load_tasks
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference
-from whet.quality.perplexity import Nll, broken_documents, perplexity, perplexity_ratio
 from whet.quality.plan import QualityPlan
 from whet.quality.prompts import Encoder, Ids, identity
+from whet.quality.statistics import Nll, broken_documents, perplexity, perplexity_ratio
 from whet.quality.verdicts import Findings, detectable_loss, verdicts
 
 

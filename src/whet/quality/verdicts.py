@@ -37,7 +37,7 @@ from whet.core.records.quality import QualityRecord, TaskAnswer, TaskScore
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.records.summary import Estimate
 from whet.quality.degenerate import SILENT_SHARE, degenerate, says_nothing
-from whet.quality.paired import SIGNIFICANCE, detectable_drop, holm, mcnemar, worse
+from whet.quality.statistics import SIGNIFICANCE, detectable_drop, holm, mcnemar, worse
 
 MIN_DOCUMENTS: Final = 60
 """With fewer, skewed losses pass wrongly too often (``benchmarks/gate_coverage.py``)."""
