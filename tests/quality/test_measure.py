@@ -17,8 +17,8 @@ from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
 from whet.demo import pair_paths
 from whet.quality import ChecksPlan, QualityPlan, measure_quality
+from whet.quality.data import Encoder
 from whet.quality.measure import encode_documents
-from whet.quality.prompts import Encoder
 from whet.quality.statistics import detectable_drop
 
 DOCUMENTS, TASKS = 60, 20

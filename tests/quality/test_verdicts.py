@@ -254,24 +254,6 @@ def test_the_same_variant_again_fails_no_more_often_than_the_level_says() -> Non
     assert fails <= 10
 
 
-def test_a_loss_names_the_schemes_to_try_next() -> None:
-    _, reason = verdicts(findings(ratio(1.1, 1.09, 1.11), scheme="W4A16"), TOLERANCES)
-    assert str(reason).endswith("W4A16 loses too much here: try W8A16, then FP8")
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"scheme": "W4A16", "broken": ("a log-probability is NaN",)},
-        {"scheme": "BF16"},
-        {"scheme": None},
-    ],
-)
-def test_what_more_bits_do_not_fix_names_no_scheme(more: dict[str, object]) -> None:
-    _, reason = verdicts(findings(ratio(1.1, 1.09, 1.11), **more), TOLERANCES)
-    assert "try" not in str(reason)
-
-
 def ended(*reasons: str | None) -> tuple[TaskAnswer, ...]:
     return tuple(
         TaskAnswer(id=str(at), task="t", text="So", right=True, finish_reason=reason)

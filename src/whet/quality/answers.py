@@ -14,8 +14,7 @@ from whet.core.protocols import Progress
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
 from whet.core.records.summary import Estimate
 from whet.quality.asking import ModelEndpoint, ask, describe, describe_missing, first_choice
-from whet.quality.data import Task
-from whet.quality.prompts import Ids
+from whet.quality.data import Ids, Task
 from whet.quality.scoring import GRADE_IS_RIGHT, as_text, grade, right
 from whet.quality.statistics import (
     compare_pairs,

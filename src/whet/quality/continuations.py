@@ -40,7 +40,7 @@ from whet.quality.asking import (
     describe_missing,
     first_choice,
 )
-from whet.quality.prompts import Ids, identity
+from whet.quality.data import Ids, identity
 from whet.quality.statistics import document_mean, mcnemar
 
 Tokens = tuple[int, ...] | tuple[str, ...]

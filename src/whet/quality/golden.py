@@ -35,8 +35,8 @@ from whet.quality.asking import (
     first_choice,
     is_not_a_number,
 )
+from whet.quality.data import Ids
 from whet.quality.distances import TopDocument
-from whet.quality.prompts import Ids
 
 TOP: Final = 5
 REPETITIONS: Final = 5

@@ -23,15 +23,14 @@ from whet.quality.answers import (
 from whet.quality.asking import ModelEndpoint, part_of
 from whet.quality.checks import (
     CheckResults,
+    QualityPlan,
     Questions,
     measure_distances,
     run_checks,
 )
-from whet.quality.data import load_documents, load_tasks
+from whet.quality.data import Encoder, Ids, Task, identity, load_documents, load_tasks
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference
-from whet.quality.plan import QualityPlan
-from whet.quality.prompts import Encoder, Ids, identity
 from whet.quality.statistics import Nll, broken_documents, perplexity, perplexity_ratio
 from whet.quality.verdicts import Findings, detectable_loss, verdicts
 
@@ -136,52 +135,88 @@ def _record(
     answers: Answers,
     results: CheckResults,
 ) -> QualityRecord:
-    data_sha256 = questions.data_sha256
-    ratio, unpaired = _ratio(likelihood.nll, plan.baseline, questions)
-    # Answers to other questions are not paired, even under the same ids.
-    paired = plan.baseline if plan.baseline and plan.baseline.data_sha256 == data_sha256 else None
-    scores = score_tasks(answers.answers, paired)
-    broken = broken_document(likelihood.nll, paired)
-    gaps = (likelihood.missing, unpaired, answers.missing, *results.missing)
-    findings = Findings(
-        ratio=ratio,
-        tasks=scores,
-        answers=answers.answers,
-        baseline=paired,
-        at_chance=tasks_at_chance(
-            questions.tasks, answers.answers if paired is None else paired.answers
-        ),
-        broken=tuple(filter(None, (likelihood.broken, broken, *results.broken))),
-        missing=tuple(filter(None, gaps)),
-        scheme=plan.scheme,
-    )
-    judged, reason = verdicts(findings, plan.tolerances)
-    too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)
-    scores_fail = likelihood.broken or broken or results.scores_differ or too_far
-    if plan.scoring_defect and scores_fail:
-        reason = f"{reason}; {plan.scoring_defect}"
-    golden = f"no golden probes: {results.no_golden}" if results.no_golden is not None else None
-    reason = "; ".join(filter(None, (reason, golden, _thinking_note(questions)))) or None
-    return QualityRecord(
+    """The record with the gate's verdict on it."""
+    measured = QualityRecord(
         variant=plan.variant,
         baseline=plan.variant if plan.baseline is None else plan.baseline.variant,
         perplexity=perplexity(likelihood.nll) if likelihood.nll else None,
-        perplexity_ratio=ratio,
+        perplexity_ratio=None,
         nll=likelihood.nll,
-        tasks=scores,
+        tasks=(),
         answers=answers.answers,
-        examples=find_examples(questions.tasks, answers.answers, paired),
-        verdicts=judged,
-        detectable_loss=detectable_loss(findings),
-        reason=reason,
+        examples=(),
+        verdicts=(),
+        reason=None,
         seconds=0.0,
-        data_sha256=data_sha256,
+        data_sha256=questions.data_sha256,
         distances=results.distances,
         twin=results.same_weights_reference,
         twin_distances=results.same_weights_distances,
         identity=results.identity,
         lossless=results.lossless,
         parts=tuple(results.parts.items()),
+    )
+    findings = _findings(
+        measured,
+        plan.baseline,
+        questions.tasks,
+        broken=(likelihood.broken, *results.broken),
+        missing=(likelihood.missing, answers.missing, *results.missing),
+    )
+    judged = _judged(measured, findings, plan.tolerances)
+    ratio, reason = findings.ratio, judged.reason
+    too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)
+    scores_fail = (
+        likelihood.broken
+        or broken_document(likelihood.nll, findings.baseline)
+        or results.scores_differ
+        or too_far
+    )
+    if plan.scoring_defect and scores_fail:
+        reason = f"{reason}; {plan.scoring_defect}"
+    golden = f"no golden probes: {results.no_golden}" if results.no_golden is not None else None
+    reason = "; ".join(filter(None, (reason, golden, _thinking_note(questions)))) or None
+    examples = find_examples(questions.tasks, answers.answers, findings.baseline)
+    return replace(judged, reason=reason, examples=examples)
+
+
+def _findings(
+    record: QualityRecord,
+    baseline: QualityRecord | None,
+    tasks: Sequence[Task],
+    *,
+    broken: Sequence[str | None] = (),
+    missing: Sequence[str | None] = (),
+) -> Findings:
+    """What the gate judges ``record`` by; without ``baseline`` it is the baseline's own."""
+    one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(record.nll)) if record.nll else None
+    ratio, unpaired = (one, None) if baseline is None else paired_ratio(record, baseline)
+    # Answers to other questions are not paired, even under the same ids.
+    paired = baseline if baseline and baseline.data_sha256 == record.data_sha256 else None
+    first, *more = broken or (None,)
+    gap, *gaps = missing or (None,)
+    return Findings(
+        ratio=ratio,
+        tasks=score_tasks(record.answers, paired),
+        answers=record.answers,
+        baseline=paired,
+        at_chance=tasks_at_chance(tasks, record.answers if paired is None else paired.answers),
+        broken=tuple(filter(None, (first, broken_document(record.nll, paired), *more))),
+        missing=tuple(filter(None, (gap, unpaired, *gaps))),
+    )
+
+
+def _judged(
+    record: QualityRecord, findings: Findings, tolerances: Sequence[float]
+) -> QualityRecord:
+    judged, reason = verdicts(findings, tolerances)
+    return replace(
+        record,
+        perplexity_ratio=findings.ratio,
+        tasks=tuple(findings.tasks),
+        verdicts=judged,
+        detectable_loss=detectable_loss(findings),
+        reason=reason,
     )
 
 
@@ -191,16 +226,6 @@ def _thinking_note(questions: Questions) -> str | None:
         return None
     names = ", ".join(f"{name}: false" for name in questions.thinking_off)
     return f"tasks are answered without thinking ({names}; quality.chat_template_kwargs decides it)"
-
-
-def _ratio(
-    nll: Sequence[Nll], baseline: QualityRecord | None, questions: Questions
-) -> tuple[Estimate | None, str | None]:
-    """Return the perplexity ratio, or None and the reason."""
-    if baseline is not None:
-        return paired_ratio(nll, baseline, questions.data_sha256)
-    one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(questions.documents))
-    return (one if nll else None), None
 
 
 def rejudge(
@@ -213,50 +238,29 @@ def rejudge(
     (tokens, speculation) are in the verdicts that the record was stored with. A task counts as at
     chance level where the baseline has no right answer.
     """
-    ratio, unpaired = paired_ratio(record.nll, baseline, record.data_sha256)
-    paired = baseline if baseline.data_sha256 == record.data_sha256 else None
-    scores = score_tasks(record.answers, paired)
-    broken = broken_document(record.nll, paired)
-    findings = Findings(
-        ratio=ratio,
-        tasks=scores,
-        answers=record.answers,
-        baseline=paired,
-        at_chance=tasks_at_chance((), baseline.answers),
-        broken=() if broken is None else (broken,),
-        missing=() if unpaired is None else (unpaired,),
-    )
-    judged, reason = verdicts(findings, tolerances)
-    return replace(
-        record,
-        baseline=baseline.variant,
-        perplexity_ratio=ratio,
-        tasks=scores,
-        verdicts=judged,
-        detectable_loss=detectable_loss(findings),
-        reason=reason,
-    )
+    findings = _findings(record, baseline, ())
+    return _judged(replace(record, baseline=baseline.variant), findings, tolerances)
 
 
 def paired_ratio(
-    nll: Sequence[Nll], baseline: QualityRecord, data_sha256: str | None
+    record: QualityRecord, baseline: QualityRecord
 ) -> tuple[Estimate | None, str | None]:
     """Return the perplexity ratio, or None and the reason."""
-    if baseline.data_sha256 != data_sha256:
+    if baseline.data_sha256 != record.data_sha256:
         return None, (
             "the baseline was measured on other text, tasks or token ids; measure it again with "
             "these files and this tokenizer"
         )
-    if not nll:
+    if not record.nll:
         return None, None
     if not baseline.nll:
         return None, "the baseline has no perplexity to compare with"
-    if [tokens for _, tokens in nll] != [tokens for _, tokens in baseline.nll]:
+    if [tokens for _, tokens in record.nll] != [tokens for _, tokens in baseline.nll]:
         return (
             None,
             "the documents have different token counts than on the baseline; measure it again",
         )
-    return perplexity_ratio(nll, baseline.nll), None
+    return perplexity_ratio(record.nll, baseline.nll), None
 
 
 def broken_document(nll: Sequence[Nll], baseline: QualityRecord | None) -> str | None:

@@ -68,8 +68,8 @@ class TrafficSpec(Strict):
 
 REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "quality.next_schemes": "quality.next_schemes is gone; remove the key: where a variant "
-        "fails, the gate names the schemes to try next",
+        "quality.next_schemes": "quality.next_schemes is gone; remove the key: preset: schemes "
+        "measures every scheme",
         "quality.protocol": "quality.protocol is gone; remove the key: whole documents are scored",
         "quality.structured": "quality.structured is gone; remove the key: the check changed no "
         "verdict",

@@ -27,12 +27,11 @@ from whet.levers import judge_start
 from whet.watch.causes import Finding, diagnose
 from whet.watch.detectors import LEAST, Cusum
 from whet.watch.exporter import Exporter
-from whet.watch.journal import Journal
 from whet.watch.observation import Observation
 from whet.watch.probe import Identity, Target, identity_of, observe, probe_share
 from whet.watch.proposal import write_proposal
 from whet.watch.source import WatchSource, read_source
-from whet.watch.state import Period, WatchState, advance
+from whet.watch.state import Journal, Period, WatchState, advance
 
 MOST_PROBE_SHARE: Final = 0.01
 """Of the measured capacity that probes take of a server that is fully loaded."""
