@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,8 +78,8 @@ def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
             f"{path} holds no held-out text",
             fix="give lines with messages or text, not token ids, images or sound",
         )
-    kept = min(limit, count)
-    chosen = {index * count // kept for index in range(kept)}
+    size = min(limit, count)
+    chosen = {index * count // size for index in range(size)}
     usable = enumerate(filter(_can_score, reader))
     return [_document(request) for index, request in usable if index in chosen]
 
@@ -111,15 +112,8 @@ def load_tasks(path: Path, limit: int) -> list[Task]:
             )
         ids.add(task.id)
         kinds.setdefault(task.task, []).append(task)
-    turns = sorted(
-        (
-            (turn, order, task)
-            for order, kind in enumerate(kinds.values())
-            for turn, task in enumerate(kind)
-        ),
-        key=lambda item: item[:2],
-    )
-    return [task for _, _, task in turns[:limit]]
+    turns = chain.from_iterable(zip_longest(*kinds.values()))
+    return [task for task in turns if task is not None][:limit]
 
 
 def _read_tasks(path: Path) -> Iterator[Task]:

@@ -271,10 +271,8 @@ def _answers(target: Target, probes: Sequence[GoldenProbe]) -> Answers | None:
 def _chat(target: Target) -> int | None:
     """Prompt tokens of a fixed message; None where the server has no chat template."""
     body = {"model": target.envelope.model, "messages": list(_CHAT), "max_tokens": 1}
-    tokens = (_post(target, "/v1/chat/completions", body).get("usage") or {}).get("prompt_tokens")
+    path, timeout_s = "/v1/chat/completions", target.timeout_s
+    reply = post_many(target.url, path, [body], concurrency=1, timeout_s=timeout_s)[0]
+    usage = {} if isinstance(reply, Failure) else reply.get("usage") or {}
+    tokens = usage.get("prompt_tokens")
     return tokens if isinstance(tokens, int) else None
-
-
-def _post(target: Target, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    reply = post_many(target.url, path, [body], concurrency=1, timeout_s=target.timeout_s)[0]
-    return {} if isinstance(reply, Failure) else reply
