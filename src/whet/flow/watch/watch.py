@@ -24,12 +24,11 @@ from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.flow.watch.options import WatchOptions
 from whet.levers import judge_start
-from whet.watch.causes import Finding, diagnose
+from whet.watch.causes import Finding, diagnose, write_proposal
 from whet.watch.detectors import LEAST, Cusum
 from whet.watch.exporter import Exporter
 from whet.watch.observation import Observation
 from whet.watch.probe import Identity, Target, identity_of, observe, probe_share
-from whet.watch.proposal import write_proposal
 from whet.watch.source import WatchSource, read_source
 from whet.watch.state import Journal, Period, WatchState, advance
 
