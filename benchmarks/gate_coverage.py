@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,15 +24,13 @@ from numpy.random import Generator
 
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import Estimate
-from whet.quality.perplexity import broken_documents, perplexity_ratio
+from whet.quality.statistics import broken_documents, perplexity_ratio
 from whet.quality.verdicts import Findings, verdicts
 
 TOLERANCE: Final = 0.01
 SPREAD: Final = 0.02
 """Standard deviation of a document's loss change, in nats per token."""
 BROKEN_SHARE, BROKEN_SHIFT = 0.02, 0.5
-WINDOWS: Final = 3
-"""Windows per source document in the ``windows`` samples."""
 BASELINE: Final = QualityRecord(
     variant="baseline",
     baseline="baseline",
@@ -54,11 +52,10 @@ class Sample:
 
     changes: Any
     tokens: Any
-    sources: Sequence[int] | None = None
 
     def ratio(self) -> Estimate:
         """Return the perplexity ratio as the gate computes it."""
-        return perplexity_ratio(*self.pairs(), self.sources)
+        return perplexity_ratio(*self.pairs())
 
     def broken(self) -> bool:
         """Return whether the rule for single documents fails."""
@@ -73,14 +70,6 @@ class Sample:
 
 def draw(kind: str, documents: int, rng: Generator) -> Sample:
     """Draw documents of 32 to 512 tokens whose loss changes have the distribution ``kind``."""
-    if kind.startswith("windows"):
-        own, shared = rng.normal(size=(2, documents, WINDOWS))
-        shared[:] = shared[:, :1]
-        changes = (SPREAD * (own + shared) / math.sqrt(2)).ravel()
-        sources = np.repeat(np.arange(documents), WINDOWS).tolist()
-        as_one = kind == "windows, one unit per source"
-        tokens = np.full(len(changes), 512)
-        return Sample(changes=changes, tokens=tokens, sources=sources if as_one else None)
     tokens = rng.integers(32, 513, documents)
     return Sample(changes=_CHANGES[kind](documents, rng), tokens=tokens)
 
@@ -103,7 +92,7 @@ _CHANGES: Final[Mapping[str, Any]] = {
     "lognormal 1.5": lambda count, rng: _lognormal(1.5, count, rng),
     "2% broken": _broken,
 }
-KINDS: Final = (*_CHANGES, "windows, one unit per source", "windows, one unit per window")
+KINDS: Final = tuple(_CHANGES)
 
 
 def judge(ratio: Estimate, change: float) -> str:

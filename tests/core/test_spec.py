@@ -197,8 +197,7 @@ def test_a_number_beyond_all_use_is_refused(change: dict[str, object], word: str
     [
         (
             {"quality": {"next_schemes": ["W8A8"]}},
-            "quality.next_schemes is gone; remove the key: where a variant fails, the gate names "
-            "the schemes to try next",
+            "quality.next_schemes is gone; remove the key: preset: schemes measures every scheme",
         ),
         (
             {"load": {"repeat_baseline": True}},

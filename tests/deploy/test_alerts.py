@@ -27,7 +27,7 @@ from whet.core.run import Run
 from whet.deploy.monitoring import monitoring_files, notification_delay_s
 from whet.deploy.monitoring.series import exact_edges_s
 from whet.engines.vllm.deployment import bucket_edges
-from whet.watch.envelope import envelope_of
+from whet.watch.source import envelope_of
 
 pytestmark = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="no promtool: apt-get install prometheus"

@@ -10,7 +10,7 @@ import pytest
 from tests.quality.model_server import Body, Reply, model_server
 from whet.engines.sglang.scoring import DIALECT
 from whet.quality.asking import ModelEndpoint
-from whet.quality.greedy import continue_greedily
+from whet.quality.continuations import continue_greedily
 from whet.quality.likelihood import measure_likelihood
 
 DOCUMENT = (3, 7, 9)

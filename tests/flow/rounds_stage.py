@@ -29,7 +29,7 @@ from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder
 from whet.load import TrialInterrupted, TrialLost, TrialPlan
 from whet.quality import Measured, QualityPlan
-from whet.quality.greedy import Continuations
+from whet.quality.continuations import Continuations
 from whet.quality.lossless import PlainReference
 
 VARIANTS: dict[str, Any] = {"fp16": {}, "b": {}, "c": {"prefix_cache": True}}

@@ -28,8 +28,7 @@ from whet.deploy.monitoring import monitoring_files
 from whet.deploy.render import TARGETS, render_script, write_deployment
 from whet.engines import get_profile
 from whet.flow.ci.scaffold import write_pipelines
-from whet.watch.causes import CAUSES, Finding
-from whet.watch.proposal import write_proposal
+from whet.watch.causes import CAUSES, Finding, write_proposal
 
 every_payload = pytest.mark.parametrize("text", PAYLOADS.values(), ids=PAYLOADS.keys())
 FAKE = '#!/bin/sh\nprintf "%s\\0" "$@" > argv\nprintf "%s" "$FOREIGN" > env\n'

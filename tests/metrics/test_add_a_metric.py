@@ -28,7 +28,7 @@ from whet.report.document import Chart
 from whet.report.run import run_document
 from whet.report.run.cells_csv import write_csv
 from whet.report.writers.json import document_json
-from whet.watch.envelope import envelope_of
+from whet.watch.source import envelope_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "add-a-metric.md"
 NAME, TITLE = "e2e_p99_ms", "E2E p99"

@@ -23,7 +23,7 @@ from whet.prompts.cache import PrefixCache, chain_hashes, most_hits
 from whet.prompts.fixes import apply_fixes
 from whet.prompts.records import PromptAnalysis
 from whet.requests import LoggedRequest
-from whet.requests.writer import request_line
+from whet.requests.records import request_line
 
 TARGET = pair_paths()[0]
 TEMPLATE = (

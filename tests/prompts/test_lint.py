@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from whet.prompts.lint import Finding, LintOptions, guess_kind, lint_prompt
+from whet.prompts.lint import Finding, Tokenize, estimate_tokens, guess_kind, lint_prompt
+from whet.prompts.options import LintOptions
 from whet.prompts.prompt_file import read_prompt
 
 STABLE = "You answer questions about orders. " * 16  # 560 characters, no rule's business
 
 
-def lint(raw: str, path: str = "a.jinja", **change: object) -> list[Finding]:
-    return lint_prompt(read_prompt(raw, path), LintOptions(**change))  # type: ignore[arg-type]
+def lint(
+    raw: str, path: str = "a.jinja", tokenize: Tokenize = estimate_tokens, **change: object
+) -> list[Finding]:
+    options = LintOptions(**change)  # type: ignore[arg-type]
+    return lint_prompt(read_prompt(raw, path), options, tokenize)
 
 
-def rules(raw: str, path: str = "a.jinja", **change: object) -> list[str]:
+def rules(raw: str, path: str = "a.jinja", **change: Any) -> list[str]:
     return [each.rule for each in lint(raw, path, **change)]
 
 
@@ -114,7 +120,7 @@ def test_what_is_written_into_stable_text(text: str, rule: str, level: str) -> N
 )
 def test_comments_that_silence(raw: str, left: list[str]) -> None:
     assert rules(f"{raw}\n{STABLE}", "a.md") == left
-    assert rules(f"{{now}} {STABLE}", "a.md", ignore=frozenset({"WHET001"})) == []
+    assert rules(f"{{now}} {STABLE}", "a.md", ignore=("WHET001",)) == []
 
 
 def test_a_byte_order_mark_moves_no_place() -> None:

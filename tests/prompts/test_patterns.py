@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.prompts import patterns as masks
-from whet.prompts.patterns import find_spans
+from whet.prompts import lines as masks
+from whet.prompts.lines import find_spans
 
 UUID = "3f2b8c1e-0000-4bbb-8ccc-1234567890ab"
 

@@ -10,7 +10,7 @@ import pytest
 
 from whet.core.errors import StorageError, UsageError
 from whet.prompts.analyse import Prompt
-from whet.prompts.writers import write_workload
+from whet.prompts.report import write_workload
 from whet.requests import LoggedRequest
 from whet.requests.trace import read_trace
 

@@ -23,11 +23,3 @@ def test_the_document_rule_sees_every_sample_that_holds_a_broken_document() -> N
     for documents in (60, 200):
         fails = np.mean([draw("2% broken", documents, rng).broken() for _ in range(2000)])
         assert fails == pytest.approx(1 - (1 - BROKEN_SHARE) ** documents, abs=0.03)
-
-
-def test_windows_of_one_source_are_one_unit() -> None:
-    as_one = perplexity_row("windows, one unit per source", 60, SAMPLES)
-    apart = perplexity_row("windows, one unit per window", 60, 500)
-    assert 0.93 <= as_one["coverage"] <= 0.97
-    assert as_one["pass_at_1"] <= 0.05
-    assert apart["coverage"] < 0.90

@@ -160,7 +160,7 @@ def test_a_file_reads_back_as_written_and_a_bad_one_is_one_sentence(tmp_path: Pa
         read_golden(path)
     for text in ("{", '{"variant": "x"}', "[]"):
         path.write_text(text, encoding="utf-8")
-        with pytest.raises(StorageError, match="take them again"):
+        with pytest.raises(StorageError, match="measure the baseline again"):
             read_golden(path)
-    with pytest.raises(UsageError, match="no golden probes at"):
+    with pytest.raises(StorageError, match="no golden probes can be read from"):
         read_golden(tmp_path / "none.json")

@@ -7,7 +7,7 @@ import pytest
 from tests.quality.model_server import Body, Reply, model_server
 from whet.core.records.codec import decode, encode
 from whet.quality.asking import ModelEndpoint
-from whet.quality.greedy import (
+from whet.quality.continuations import (
     Continuation,
     Continuations,
     continue_greedily,

@@ -36,7 +36,6 @@ def measure(model: Path, tasks: Path, log: Path, *, times: int) -> list[HarnessR
     variant = Variant(
         name="bf16",
         weights="16bit",
-        scheme="BF16",
         model_path=str(model),
         speculation=None,
         prefix_cache=True,

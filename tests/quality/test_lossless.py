@@ -15,12 +15,12 @@ from tests.quality.model_server import Body
 from whet.core.records.codec import decode, encode
 from whet.core.records.quality_checks import LosslessCheck
 from whet.quality.asking import ModelEndpoint
+from whet.quality.continuations import Sampling
 from whet.quality.lossless import (
     PlainReference,
     check_lossless,
     plain_reference,
 )
-from whet.quality.two_sample import Sampling
 
 PROMPTS = {str(index): (index,) for index in range(1, 13)}
 PLAN = (4, Sampling(samples=8, tokens=4))

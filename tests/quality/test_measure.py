@@ -15,8 +15,11 @@ from whet.core.errors import CheckpointError, UsageError
 from whet.core.records.codec import decode, encode
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
+from whet.demo import pair_paths
 from whet.quality import ChecksPlan, QualityPlan, measure_quality
-from whet.quality.paired import detectable_drop
+from whet.quality.data import Encoder
+from whet.quality.measure import encode_documents
+from whet.quality.statistics import detectable_drop
 
 DOCUMENTS, TASKS = 60, 20
 
@@ -283,13 +286,23 @@ def too_long(limit: int) -> Callable[[Body], Reply]:
     return reply
 
 
-def test_a_window_that_cannot_be_scored_leaves_the_verdict_unknown(
+def test_documents_leave_room_for_the_token_asked(tmp_path: Path) -> None:
+    rows = [{"text": "The lamp was sent on 3 May, and came back. " * 40}, {"text": "It was sent."}]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    encoder, spec = Encoder(pair_paths()[0]), QualitySpec(max_tokens=32)
+    found = encode_documents(path, encoder, spec)
+    assert len(found) == 2
+    assert len(found[0]) == 31
+    with pytest.raises(UsageError, match="no document of two tokens"):
+        encode_documents(path, encoder, QualitySpec(max_tokens=2))
+
+
+def test_a_document_that_cannot_be_scored_leaves_the_verdict_unknown(
     plan: QualityPlan, tmp_path: Path
 ) -> None:
-    text = tmp_path / "corpus.txt"
-    text.write_text("the order was shipped today and nothing has come by then " * 20)
-    windows = plan.spec.model_copy(update={"protocol": "windows", "max_tokens": 32})
-    record, _ = measure(replace(plan, spec=windows, heldout=text), too_long(16))
+    text = "the order was shipped today and nothing has come by then " * 20
+    path = write_lines(tmp_path / "corpus.jsonl", [{"text": text}])
+    record, _ = measure(replace(plan, heldout=path), too_long(16))
     assert record.nll == ()
     assert {word for _, word in record.verdicts} == {"unknown"}
     assert "raise max_model_len" in str(record.reason)

@@ -8,7 +8,7 @@ from scipy.stats import beta
 
 from whet.core.records.quality import TaskScore
 from whet.core.records.summary import Estimate
-from whet.quality.paired import (
+from whet.quality.statistics import (
     detectable_drop,
     holm,
     mcnemar,

@@ -11,7 +11,6 @@ import pytest
 from whet.core.records.quality import QualityRecord
 from whet.core.run import Run
 from whet.quality import rejudge
-from whet.quality.perplexity import perplexity, perplexity_ratio
 
 STORED = Path(__file__).parents[2] / "results" / "cpu-demo" / "run.tar.xz"
 TOLERANCES = (0.01, 0.02, 0.05)
@@ -58,12 +57,3 @@ def test_other_questions_and_a_baseline_without_figures_are_unknown(
         judged = rejudge(stored, baseline, TOLERANCES)
         assert {word for _, word in judged.verdicts} == {"unknown"}
         assert why in (judged.reason or "")
-
-
-def test_windows_of_one_source_are_one_unit(records: dict[str, QualityRecord]) -> None:
-    stored = records["fp16"]
-    moved = replace(records["awq+draft+cache"], variant="fp16")
-    sources = tuple(at // 2 for at in range(60))
-    units = perplexity(moved.nll, sources)
-    named = rejudge(replace(moved, perplexity=units, sources=sources), stored, TOLERANCES)
-    assert named.perplexity_ratio == perplexity_ratio(moved.nll, stored.nll, sources)

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import bootstrap
 
 from whet.quality.likelihood import BrokenProbabilities, bounded, nll_of
-from whet.quality.perplexity import broken_documents, document_mean, perplexity, perplexity_ratio
+from whet.quality.statistics import broken_documents, document_mean, perplexity, perplexity_ratio
 
 
 def test_long_documents_weigh_by_their_tokens() -> None:
@@ -57,13 +57,6 @@ def test_the_interval_of_perplexity_is_the_studentized_bootstrap() -> None:
     assert ours.high is not None
     ends = np.log([ours.low, ours.high])
     assert ends - mean == pytest.approx(-tails * error, rel=0.06)
-
-
-def test_documents_of_one_source_are_one_unit() -> None:
-    rng = np.random.default_rng(4)
-    nll = [(float(value), 50) for value in rng.normal(100, 5, 90)]
-    joined = [(nll[at][0] + nll[at + 1][0] + nll[at + 2][0], 150) for at in range(0, 90, 3)]
-    assert perplexity(nll, [at // 3 for at in range(90)]) == perplexity(joined)
 
 
 def test_one_moved_document_among_equal_ones_leaves_the_upper_end_open() -> None:

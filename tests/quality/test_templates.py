@@ -20,9 +20,8 @@ from whet.core.records.quality import QualityRecord, TaskAnswer
 from whet.core.spec import QualitySpec
 from whet.load.prompts import Renderer
 from whet.quality import QualityPlan, measure_quality, tokens_needed
-from whet.quality.data import HeldoutDocument, Message, Task
+from whet.quality.data import Encoder, HeldoutDocument, Message, Task, identity
 from whet.quality.identity import token_identity
-from whet.quality.prompts import Encoder, identity
 
 TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
 OPEN = "{% if add_generation_prompt %}<|assistant|>{% endif %}"

@@ -9,10 +9,10 @@ from scipy.stats import binom
 from tests.quality.model_server import Body, Reply, model_server
 from whet.core.records.codec import decode, encode
 from whet.quality.asking import ModelEndpoint
-from whet.quality.greedy import Tokens
-from whet.quality.two_sample import (
+from whet.quality.continuations import (
     Samples,
     Sampling,
+    Tokens,
     compare_samples,
     mmd_test,
     sample_many,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from whet.requests import LoggedRequest
+from whet.requests.records import request_line
 from whet.requests.sample import PARTS, conversation_of, read_sample, sample_log
-from whet.requests.writer import request_line
 
 
 def conversations(count: int, *, sessions: bool) -> Iterator[LoggedRequest]:

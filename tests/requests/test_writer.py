@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from whet.requests import LoggedRequest, LogReader
-from whet.requests.writer import request_line
+from whet.requests.records import request_line
 
 TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
 CHAT = (

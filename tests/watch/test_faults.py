@@ -135,7 +135,6 @@ HARD: dict[str, Change] = {
     "claim_weights": lambda look, _: replace(look, claims={"weights": "MarlinLinearKernel"}),
     "kv_cache_exhausted": preempting,
     "load_above_measured": busy,
-    "machine_contended": lambda look, _: replace(look, steal=0.4),
 }
 
 
@@ -194,12 +193,6 @@ def test_a_local_label_is_the_same_release(measured: str, answers: str, *, same:
     references = replace(references, envelope=replace(references.envelope, engine_version=measured))
     look = replace(Deployment(np.random.default_rng(0)).observe(0, Truth()), version=answers)
     assert ("engine_version" not in mismatches(look, None, references, None)) == same
-
-
-def test_contention_explains_slow_tokens() -> None:
-    names = run_fault(HARD["machine_contended"], truth=Truth(tpot=3.0, ttft=3.0))
-    assert "machine_contended" in names
-    assert names.count("slower_than_measured") <= 1  # before the contention was certain
 
 
 def test_speculation_where_the_variant_has_none() -> None:

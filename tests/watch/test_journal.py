@@ -9,8 +9,7 @@ import pytest
 
 from tests.watch.traffic import Deployment, Truth, simulated_references
 from whet.core.errors import StorageError
-from whet.watch.journal import Journal
-from whet.watch.state import WatchState, advance
+from whet.watch.state import Journal, WatchState, advance
 
 
 def watched(periods: int) -> WatchState:

@@ -8,8 +8,7 @@ import yaml
 
 from whet.core.run import Run
 from whet.core.spec import Spec, load_spec
-from whet.watch.causes import CAUSES, Finding
-from whet.watch.proposal import write_proposal
+from whet.watch.causes import CAUSES, Finding, write_proposal
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "cpu-demo" / "run.tar.xz"
 BY_NAME = {cause.name: cause for cause in CAUSES}

@@ -168,7 +168,6 @@ class Deployment:
             models={"target": 4096},
             before=scrape,
             after=scrape,
-            steal=abs(float(self._rng.normal(0, 0.01))),
             **self._probes(period, truth, requests / PERIOD_S),
         )
 

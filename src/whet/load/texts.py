@@ -12,7 +12,7 @@ import numpy as np
 
 from whet.core.errors import UsageError
 from whet.requests import LoggedRequest
-from whet.requests.content import one_of_each
+from whet.requests.records import one_of_each
 
 if TYPE_CHECKING:
     from whet.checkpoint.chat import ChatTemplate

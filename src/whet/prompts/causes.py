@@ -17,12 +17,13 @@ from whet.core.redact import starred
 from whet.prompts.lines import (
     KIND_OF_SPAN,
     Line,
+    Span,
     common_length,
     differing_words,
+    find_spans,
     lines_of,
     split_documents,
 )
-from whet.prompts.patterns import Span, find_spans
 from whet.prompts.records import Cause, CauseKind, Example
 from whet.requests import LoggedRequest
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 from whet.prompts.causes import Variables
 from whet.prompts.lines import (
     KIND_OF_SPAN,
+    find_spans,
     normalised,
     split_documents,
     split_lines,
     tidy,
     tool_name,
 )
-from whet.prompts.patterns import find_spans
 from whet.prompts.records import CauseKind
 from whet.requests import LoggedRequest
 

@@ -6,13 +6,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from whet.core.redact import SECRET, redact, starred
-from whet.prompts.patterns import find_spans
+from whet.prompts.lines import find_spans
+from whet.prompts.options import Level, LintOptions
 from whet.prompts.prompt_file import Prompt
 
-Level = Literal["note", "warning", "error"]
 Tokenize = Callable[[str], Sequence[int]]
 """The end of each token of a text, in characters, ascending."""
 
@@ -105,25 +105,6 @@ def estimate_tokens(text: str) -> Sequence[int]:
     return range(4, len(text) + 1, 4)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LintOptions:
-    """How to lint.
-
-    ``min_text`` is the number of characters of stable text behind something that make it a
-    finding. ``ignore`` holds rule ids.
-    """
-
-    block_size: int = 16
-    min_text: int = 64
-    ignore: frozenset[str] = frozenset()
-    redact: bool = False
-    tokenize: Tokenize = estimate_tokens
-
-    def full(self, tokens: int) -> int:
-        """``tokens`` without those of a last block that is not full."""
-        return tokens // self.block_size * self.block_size
-
-
 @dataclass(frozen=True, slots=True)
 class _Match:
     """Text [start, end) of a template that a rule is about."""
@@ -136,8 +117,17 @@ class _Match:
     note: str = ""
 
 
-def lint_prompt(prompt: Prompt, options: LintOptions) -> list[Finding]:
+def lint_prompt(
+    prompt: Prompt, options: LintOptions, tokenize: Tokenize = estimate_tokens
+) -> list[Finding]:
     """The findings in one template, in order."""
+    ends, size = tokenize(prompt.literal), options.block_size
+
+    def lost_behind(at: int) -> int:
+        """Tokens of full blocks that are computed again from a place in the template on."""
+        before = bisect_right(ends, prompt.literal_offset(at))
+        return len(ends) // size * size - before // size * size
+
     starts = [0, *(match.end() for match in _LINE_END.finditer(prompt.raw))]
     ignored = _ignored_lines(prompt.raw, starts)
     masked = starred(prompt.raw)
@@ -146,14 +136,14 @@ def lint_prompt(prompt: Prompt, options: LintOptions) -> list[Finding]:
             _Match("WHET041", secret.start(), secret.start())
             for secret in SECRET.finditer(prompt.raw)
         ),
-        *_check_slots(prompt, options),
-        *_check_spans(prompt, options),
+        *_check_slots(prompt, options, lost_behind),
+        *_check_spans(prompt, options, lost_behind),
     ]
     findings = []
     for match in matches:
         line = bisect_right(starts, match.start)
-        silent = ignored.get(line, frozenset()) | ignored.get(0, frozenset()) | options.ignore
-        if match.rule in silent:
+        silent = ignored.get(line, frozenset()) | ignored.get(0, frozenset())
+        if match.rule in silent or match.rule in options.ignore:
             continue
         rule = RULES[match.rule]
         findings.append(
@@ -195,20 +185,23 @@ def _ignored_lines(raw: str, starts: Sequence[int]) -> dict[int, frozenset[str]]
     return ignored
 
 
-def _check_slots(prompt: Prompt, options: LintOptions) -> Iterator[_Match]:
-    ends, total = options.tokenize(prompt.literal), len(prompt.literal)
+def _check_slots(
+    prompt: Prompt, options: LintOptions, lost_behind: Callable[[int], int]
+) -> Iterator[_Match]:
+    total = len(prompt.literal)
     for slot in prompt.slots:
-        at = prompt.literal_offset(slot.start)
-        if total - at < options.min_text:
+        if total - prompt.literal_offset(slot.start) < options.min_text:
             continue
         rule = _BRANCH_RULE if slot.name is None else _SLOT_RULES[guess_kind(slot.name)]
-        lost = options.full(len(ends)) - options.full(bisect_right(ends, at))
+        lost = lost_behind(slot.start)
         note = f", {lost:,} tokens ({lost // options.block_size:,} blocks) differ with its value"
         yield _Match(rule, slot.start, slot.end, lost, None if lost else "note", note)
 
 
-def _check_spans(prompt: Prompt, options: LintOptions) -> Iterator[_Match]:
-    ends, total = options.tokenize(prompt.literal), len(prompt.literal)
+def _check_spans(
+    prompt: Prompt, options: LintOptions, lost_behind: Callable[[int], int]
+) -> Iterator[_Match]:
+    total = len(prompt.literal)
     text = list("\x1f" * len(prompt.text))
     for start, end in prompt.literals():
         text[start:end] = prompt.text[start:end]
@@ -217,8 +210,7 @@ def _check_spans(prompt: Prompt, options: LintOptions) -> Iterator[_Match]:
         if total - prompt.literal_offset(span.end) < options.min_text:
             continue
         weak = _WEAK.fullmatch(prompt.text, span.start, span.end) is not None
-        before = bisect_right(ends, prompt.literal_offset(span.start))
-        lost = options.full(len(ends)) - options.full(before)
+        lost = lost_behind(span.start)
         level: Level | None = "note" if weak or not lost else None
         note = f", {lost:,} tokens are computed again when it changes"
         yield _Match(_SPAN_RULES[span.kind], span.start, span.end, lost, level, note)

@@ -68,7 +68,7 @@ class PromptsOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LintCommandOptions:
+class LintOptions:
     """Rules and report of ``whet prompts lint``."""
 
     ignore: Annotated[tuple[str, ...], Parameter(name="--ignore")] = ()

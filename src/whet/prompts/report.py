@@ -1,8 +1,10 @@
-"""The report of ``whet prompts``: console, one HTML page, JSON."""
+"""What ``whet prompts`` writes: the report, the log with fixes, and its lengths alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,29 +12,34 @@ from typing import Final
 
 from rich.console import Console
 
+from whet.core.errors import UsageError
 from whet.core.format import number, percent, plural
 from whet.core.redact import one_line
-from whet.core.store import write_json
-from whet.core.units import NS_PER_S
-from whet.prompts.fixes import ADVICE, FIXES
-from whet.prompts.records import CAUSES, Cause, Example, Fix, PromptAnalysis
+from whet.core.store import open_output, write_atomic, write_json
+from whet.core.units import NS_PER_S, ns_to_s
+from whet.prompts.analyse import Prompt, PromptLog
+from whet.prompts.cache import chain_hashes
+from whet.prompts.causes import Variables
+from whet.prompts.fixes import ADVICE, FIXES, apply_fixes
+from whet.prompts.records import CAUSES, CauseKind, Example, Fix, PromptAnalysis
 from whet.report.document import (
     Bullets,
     Code,
     Column,
     Document,
-    Fact,
-    Facts,
     Node,
     Paragraph,
     Section,
     figure_columns,
     table,
 )
-from whet.report.text import DASH, Shown, format_time
+from whet.report.text import DASH, format_time
 from whet.report.writers.console import plain, print_sections
 from whet.report.writers.html import write_html
+from whet.requests.records import request_line
 
+BLOCK_TOKENS: Final = 16
+"""Tokens of a hash id, as in Qwen Bailian's own traces."""
 REDACTED: Final = "(redacted)"
 Rows = Sequence[Sequence[str]]
 _SIGNS: Final = str.maketrans({"\n": "⏎", "\t": "→", "\r": "␍", "\u00a0": "⍽"})
@@ -103,14 +110,15 @@ def _section(
 
 def _overview(analysis: PromptAnalysis) -> Section | None:
     nodes: list[Node] = [Paragraph(text=one_line(doubt), tone="warn") for doubt in analysis.doubts]
-    nodes.append(Facts(items=list(_facts(analysis))))
     if not analysis.causes:
         nodes.append(Paragraph(text="No named cause was detected.", tone="muted"))
     if analysis.unnamed_example is not None:
         example = example_line(analysis.unnamed_example)
         text = f"{plural(analysis.unnamed, 'request')} differ early for a reason without a name"
         nodes.append(Paragraph(text=f"{text}, for example:\n{example}", tone="muted"))
-    return Section(id="hits", title="Hit rate", group="Hit rate", nodes=nodes, on_console=True)
+    if not nodes:
+        return None
+    return Section(id="notes", title="Notes", group="Notes", nodes=nodes, on_console=True)
 
 
 def _causes(analysis: PromptAnalysis) -> Section | None:
@@ -132,7 +140,8 @@ def _causes(analysis: PromptAnalysis) -> Section | None:
     section = _section("causes", "Causes", note, ["cause", "where", *figures], rows)
     if section is None:
         return None
-    advices = [f"{CAUSES[cause.kind]}: {advice(cause)}" for cause in analysis.causes]
+    kinds = [cause.kind for cause in analysis.causes]
+    advices = [f"{CAUSES[kind]}: {FIXES.get(kind, ADVICE)}" for kind in kinds]
     nodes: list[Node] = [*section.nodes, Bullets(items=advices)]
     for cause in analysis.causes:
         if cause.examples:
@@ -191,11 +200,6 @@ def _left_out(analysis: PromptAnalysis) -> Section | None:
     return _section("left-out", "Left out of the log", "", ["reason", "first", *lines], rows)
 
 
-def advice(cause: Cause) -> str:
-    """What to do against a cause."""
-    return FIXES.get(cause.kind, ADVICE)
-
-
 def example_line(example: Example) -> str:
     """Both places, and ``…before[here | there]``."""
     places = f"{one_line(example.place)} and {one_line(example.other_place)}: "
@@ -221,20 +225,6 @@ def count_text(count: int) -> str:
     return f"{count:,}"
 
 
-def _facts(analysis: PromptAnalysis) -> Iterator[Fact]:
-    def fact(name: str, value: str, note: str) -> Fact:
-        return Fact(name=name, value=Shown(text=value), note=note)
-
-    yield fact("Hit rate as the log is", percent(analysis.hits.rate), "never evicting")
-    if analysis.fixes:
-        yield fact("With the fixes", percent(analysis.best.rate), "replayed, never evicting")
-        saved = analysis.hits.missed - analysis.best.missed
-        yield fact("Prefill saved", f"{count_text(saved)} tokens", "over the whole log")
-    if analysis.sized is not None and analysis.cache_blocks is not None:
-        room = count_text(analysis.cache_blocks * analysis.block_size)
-        yield fact("In this cache", percent(analysis.sized.rate), f"room for {room} tokens")
-
-
 def _share(part: int, total: int) -> str:
     return percent(part / total) if total else DASH
 
@@ -244,3 +234,51 @@ def _when(at_ns: int) -> str:
         return format_time(datetime.fromtimestamp(at_ns / NS_PER_S, UTC).isoformat())
     except (OverflowError, OSError, ValueError):
         return f"{at_ns} ns"
+
+
+def write_fixed_log(
+    prompts: PromptLog, variables: Variables, kinds: Collection[CauseKind], path: Path
+) -> None:
+    """Write the log with the fixes. Raises ``UsageError`` if ``path`` is the log itself."""
+    if os.path.realpath(path) == os.path.realpath(prompts.question.log):
+        raise UsageError(f"--fixed-log {path} is the log itself", fix="give another file")
+    with open_output(path) as file:
+        for prompt in prompts.prompts():
+            line = request_line(apply_fixes(prompt.request, variables, kinds))
+            file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+
+
+def write_workload(prompts: Iterable[Prompt], path: Path) -> int:
+    """Write times, lengths and shared blocks; return how many requests are left out.
+
+    Times count from the first, and blocks are numbered as they come: nothing is in the file from
+    which a text could be guessed but the lengths. An answer is as long as logged, else as its
+    limit. Left out are requests without a token, a time or either length. Raises ``UsageError``
+    where none is left, ``StorageError`` where the file cannot be written.
+    """
+    rows: list[str] = []
+    numbers: dict[int, int] = {}
+    first_ns, left_out = None, 0
+    for prompt in prompts:
+        request = prompt.request
+        answer = request.output_tokens or request.max_tokens
+        if not (len(prompt.ids) and answer) or request.at_ns is None:
+            left_out += 1
+            continue
+        first_ns = request.at_ns if first_ns is None else first_ns
+        blocks = chain_hashes(prompt.ids, BLOCK_TOKENS, salt=request.cache_salt)
+        row = {
+            "chat_id": len(rows),
+            "timestamp": ns_to_s(request.at_ns - first_ns),
+            "input_length": len(prompt.ids),
+            "output_length": answer,
+            "hash_ids": [numbers.setdefault(block, len(numbers)) for block in blocks],
+        }
+        rows.append(json.dumps(row))
+    if not rows:
+        raise UsageError(
+            "no request of the log has a token, a time and the length of its answer",
+            fix="give a log with times and token counts, or send it with whet bench --dataset-path",
+        )
+    write_atomic(path, "\n".join([*rows, ""]))
+    return left_out

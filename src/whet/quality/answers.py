@@ -14,15 +14,14 @@ from whet.core.protocols import Progress
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskExample, TaskScore
 from whet.core.records.summary import Estimate
 from whet.quality.asking import ModelEndpoint, ask, describe, describe_missing, first_choice
-from whet.quality.data import Task
-from whet.quality.paired import (
+from whet.quality.data import Ids, Task
+from whet.quality.scoring import GRADE_IS_RIGHT, as_text, grade, right
+from whet.quality.statistics import (
     compare_pairs,
+    document_mean,
     share_difference,
     wilson,
 )
-from whet.quality.perplexity import document_mean
-from whet.quality.prompts import Ids
-from whet.quality.scoring import GRADE_IS_RIGHT, as_text, grade, right
 
 _EXAMPLES_PER_TASK: Final = 5
 _EXAMPLE_CHARACTERS: Final = 2000

@@ -12,15 +12,18 @@ from typing import Any, Final
 
 from whet.checkpoint.thinking import Thinking
 from whet.core.errors import StorageError, UsageError
+from whet.core.protocols import Dialect
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import (
     LosslessCheck,
     ServerDistances,
     TokenIdentity,
 )
+from whet.core.spec import QualitySpec
 from whet.core.store import write_json
 from whet.quality.asking import ModelEndpoint
-from whet.quality.data import Task
+from whet.quality.continuations import Prompts, Sampling
+from whet.quality.data import Ids, Task
 from whet.quality.distances import (
     TopLogprobs,
     read_top_logprobs,
@@ -33,13 +36,9 @@ from whet.quality.golden import (
     read_golden,
     take_golden,
 )
-from whet.quality.greedy import Prompts
 from whet.quality.identity import token_identity
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference, check_lossless, plain_reference
-from whet.quality.plan import QualityPlan
-from whet.quality.prompts import Ids
-from whet.quality.two_sample import Sampling
 
 _REPEATED: Final = 12
 """Documents scored twice by the first variant of some weights, for the effect of batching."""
@@ -60,8 +59,57 @@ _SAMPLING: Final = Sampling(samples=8, tokens=16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ChecksPlan:
+    """The checks beside likelihoods and tasks, and the earlier results to compare with.
+
+    ``golden`` is a folder of the run, with one file per variant; None asks no golden probes.
+    ``same_weights_reference`` is the record of the first variant with the same weights, None for
+    that one itself. ``plain`` are the answers of a server without speculation and with the same
+    weights, for a speculating variant; ``is_plain`` asks this variant for them. ``other_kernels``
+    says that it may run on other kernels than the reference; ``rounds`` that activations are
+    rounded to 8 bits.
+    """
+
+    golden: Path | None
+    same_weights_reference: QualityRecord | None
+    plain: PlainReference | None
+    is_plain: bool
+    other_kernels: bool = False
+    rounds: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QualityPlan:
+    """One variant's measurement on files that are the same for all variants.
+
+    ``tokenizer`` is the folder whose chat template and vocabulary make every prompt; ``baseline``
+    is the record to pair with, None if this variant is the baseline. ``tolerances`` are shares of
+    perplexity regression (0.01 is 1 %). ``arrays`` is the folder of the likeliest tokens, one file
+    per variant; without it no distances are measured, without ``checks`` only likelihoods and
+    tasks beside them.
+    ``scoring_defect`` describes a known defect of this server's scores; it is named beside scores
+    that fail and excuses none.
+    ``counter_names`` are the engine's own and those of ``core.counters``; ``dialect`` is the
+    engine's too.
+    """
+
+    variant: str
+    tokenizer: Path
+    spec: QualitySpec
+    heldout: Path
+    tasks: Path
+    baseline: QualityRecord | None
+    tolerances: Sequence[float]
+    arrays: Path | None = None
+    checks: ChecksPlan | None = None
+    scoring_defect: str | None = None
+    counter_names: tuple[tuple[str, str], ...] = ()
+    dialect: Dialect | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Questions:
-    """The text and tasks, the same for every variant; ``sources`` as in ``HeldoutText``.
+    """The text and tasks, the same for every variant.
 
     ``thinking`` says of each task how the model reasons first. ``variables`` are the chat
     template's, and ``thinking_off`` those among them that the gate set of its own accord.
@@ -70,7 +118,6 @@ class Questions:
     tasks: Sequence[Task]
     prompts: Sequence[Ids]
     documents: Sequence[Ids]
-    sources: Sequence[int]
     vocab_size: int
     data_sha256: str
     thinking: Sequence[Thinking | None] = ()

@@ -1,18 +1,26 @@
-"""Held-out documents from a request log or JSONL, and tasks, read strictly from JSONL."""
+"""Held-out documents from a request log or JSONL, tasks from JSONL, and both as token ids."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from whet.checkpoint.chat import ChatTemplate, TemplateProblem
+from whet.checkpoint.thinking import Thinking, find_thinking, thinking_off
+from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.quality.scoring import SCORERS
 from whet.requests import LoggedRequest, LogReader, media, plain_messages
+
+Ids = tuple[int, ...]
 
 
 class Message(BaseModel, frozen=True):
@@ -70,7 +78,8 @@ def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
             f"{path} holds no held-out text",
             fix="give lines with messages or text, not token ids, images or sound",
         )
-    chosen = set(spread(range(count), limit))
+    size = min(limit, count)
+    chosen = {index * count // size for index in range(size)}
     usable = enumerate(filter(_can_score, reader))
     return [_document(request) for index, request in usable if index in chosen]
 
@@ -103,21 +112,8 @@ def load_tasks(path: Path, limit: int) -> list[Task]:
             )
         ids.add(task.id)
         kinds.setdefault(task.task, []).append(task)
-    turns = sorted(
-        (
-            (turn, order, task)
-            for order, kind in enumerate(kinds.values())
-            for turn, task in enumerate(kind)
-        ),
-        key=lambda item: item[:2],
-    )
-    return [task for _, _, task in turns[:limit]]
-
-
-def spread(items: Sequence[int], limit: int) -> list[int]:
-    """Return at most ``limit`` items at even distances, the first among them."""
-    count = min(limit, len(items))
-    return [items[index * len(items) // count] for index in range(count)]
+    turns = chain.from_iterable(zip_longest(*kinds.values()))
+    return [task for task in turns if task is not None][:limit]
 
 
 def _read_tasks(path: Path) -> Iterator[Task]:
@@ -148,3 +144,77 @@ def _parse(line: str, where: str) -> Task:
         raise UsageError(
             f"{where}: {key + ': ' if key else ''}{message}", fix="correct that line"
         ) from error
+
+
+class Encoder:
+    """Renders and encodes. Text is rendered first and encoded without added specials after, because
+    a chat template writes its own."""
+
+    def __init__(self, folder: Path, variables: Mapping[str, Any] | None = None) -> None:
+        """Load the tokenizer; ``CheckpointError`` if the folder has none that can be read.
+
+        ``variables`` are handed to the chat template. Thinking is off unless they decide it.
+        """
+        self._folder = folder
+        self._tokenizer = load_tokenizer(folder)
+        template = ChatTemplate(self._tokenizer, variables=variables)
+        self.thinking_off = thinking_off(template.source, template.variables)
+        self._template = template.with_variables(self.thinking_off)
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries of the vocabulary, added tokens included."""
+        return len(self._tokenizer)
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """The variables that the chat template is given."""
+        return self._template.variables
+
+    def document(self, document: HeldoutDocument) -> Ids:
+        """A whole document: a chat without an opening for one more turn, or plain text."""
+        if document.messages:
+            return self._ids(self._chat(document.messages, {}, answered=True))
+        return tuple(self._tokenizer.encode(document.text))
+
+    def task(self, task: Task) -> Ids:
+        """A question up to where the assistant speaks."""
+        return self._ids(self._chat(task.messages, task.chat_template_kwargs))
+
+    def thinking(self, task: Task, tokens: int) -> Thinking | None:
+        """How the model reasons, in at most ``tokens``, before it answers; None if it does not."""
+        own = task.chat_template_kwargs
+        prompt = self._chat(task.messages, own)
+        variables, special = {**self.variables, **own}, self._tokenizer.all_special_tokens
+        thinking = find_thinking(self._template.source, prompt, variables, special)
+        return None if thinking is None else replace(thinking, tokens=tokens)
+
+    def _ids(self, text: str) -> Ids:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _chat(
+        self, messages: Sequence[Message], own: Mapping[str, Any], *, answered: bool = False
+    ) -> str:
+        if not self._template.source:
+            raise UsageError(
+                f"the tokenizer in {self._folder} has no chat template",
+                fix='add one, or give held-out documents as {"text": …} and leave chat tasks out',
+            )
+        plain = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            return self._template.chat(plain, answered=answered, variables=own)
+        except TemplateProblem as problem:
+            raise UsageError(
+                f"{problem}, whose roles are {[m.role for m in messages]}",
+                fix="correct the roles in "
+                "the data file, or set quality.chat_template_kwargs to the variables that the "
+                "template needs",
+            ) from problem
+
+
+def identity(documents: Sequence[Ids], prompts: Sequence[Ids], tasks: Sequence[Task]) -> str:
+    """Hash all questions, as token ids; records with different hashes are not comparable."""
+    # The template's variables are in the token ids already.
+    questions = [task.model_dump(mode="json", exclude={"chat_template_kwargs"}) for task in tasks]
+    data = json.dumps([documents, prompts, questions], separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(data.encode()).hexdigest()

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from whet.core.format import percent
 from whet.core.records.quality_checks import DegenerateTraffic, GateVerdict
 from whet.core.redact import starred
-from whet.quality.paired import holm, sign_flip
+from whet.quality.statistics import holm, sign_flip
 
 MIN_PROMPTS: Final = 8
 SIGNIFICANCE: Final = 0.005

@@ -22,7 +22,7 @@ from whet.core.records.quality_checks import DocumentDistance, ServerDistances
 from whet.core.records.summary import Estimate
 from whet.core.store import write_atomic
 from whet.metrics import is_enough
-from whet.quality.perplexity import document_mean
+from whet.quality.statistics import document_mean
 
 _NO_TOKEN: Final = -1
 _AGAIN: Final = "measure the baseline again"

@@ -35,8 +35,8 @@ from whet.quality.asking import (
     first_choice,
     is_not_a_number,
 )
+from whet.quality.data import Ids
 from whet.quality.distances import TopDocument
-from whet.quality.prompts import Ids
 
 TOP: Final = 5
 REPETITIONS: Final = 5
@@ -44,6 +44,7 @@ _CONCURRENCY: Final = (16, 1, 4, 8, 2)
 _ID_PREFIX: Final = "token_id:"
 _SHORTEST_CUT: Final = 8
 _LONGEST_CUT: Final = 256
+_AGAIN: Final = "measure the baseline again"
 _NAN: Final = "the server's log-probabilities are not numbers (NaN)"
 
 Probe = tuple[str, Ids]
@@ -211,24 +212,12 @@ def _logprobs(choice: Mapping[str, Any]) -> Logprobs:
 
 
 def read_golden(path: Path) -> GoldenProbes:
-    """Read a golden file; ``UsageError`` if it does not exist, ``StorageError`` if damaged."""
+    """Read a golden file; ``StorageError`` if it is missing or damaged."""
     try:
         golden = decode(GoldenProbes, read_json(path))
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"no golden probes at {path}", fix="take them from a good deployment"
-        ) from error
-    except OSError as error:
-        raise StorageError(
-            f"{path} cannot be read: {error.strerror}", fix="check its permissions"
-        ) from error
-    except (ValueError, StorageError) as error:
-        raise StorageError(
-            f"{path} holds no golden probes of this version of whet", fix="take them again"
-        ) from error
-    whole = {len(row) for row in golden.draws} == {len(golden.probes)}
-    if not golden.probes or not whole or any(not probe.tokens for probe in golden.probes):
-        raise StorageError(
-            f"{path} is damaged: probes and draws do not match", fix="take them again"
-        )
-    return golden
+        if {len(row) for row in golden.draws} == {len(golden.probes)} != {0}:
+            return golden
+        problem = "probes and draws do not match"
+    except (OSError, ValueError, StorageError) as error:
+        problem = str(error)
+    raise StorageError(f"no golden probes can be read from {path} ({problem})", fix=_AGAIN)

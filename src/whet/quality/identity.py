@@ -41,13 +41,8 @@ PROBES: Final = (
 Ids = list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What is posted where, and the field to read of each reply, by any of its names."""
-
-    path: str
-    bodies: Sequence[Mapping[str, Any]]
-    names: tuple[str, ...]
+_Request = tuple[str, Sequence[Mapping[str, Any]], tuple[str, ...]]
+"""A path, the bodies that are posted there, and the field to read of replies, by any name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,12 +59,13 @@ class _Server:
 
     def fields(self, request: _Request) -> list[Any]:
         """Return the requested field of each reply, or its failure."""
-        gap = Failure(error="bad_json", detail=f"a reply without {' or '.join(request.names)}")
+        path, bodies, names = request
+        gap = Failure(error="bad_json", detail=f"a reply without {' or '.join(names)}")
         return [
             reply
             if isinstance(reply, Failure)
-            else next((reply[name] for name in request.names if reply.get(name)), gap)
-            for reply in self.post(request.path, request.bodies)
+            else next((reply[name] for name in names if reply.get(name)), gap)
+            for reply in self.post(path, bodies)
         ]
 
     def show(self, value: Ids | str) -> str:
@@ -103,10 +99,10 @@ def token_identity(
     server = _Server(url=server_url, model=model, tokenizer=load_tokenizer(tokenizer_folder))
     every = [*PROBES, *texts]
     ids = [server.encode(text) for text in every]
-    reading = _Request("/tokenize", [_to_read(text) for text in every], ("tokens",))
+    reading = ("/tokenize", [_to_read(text) for text in every], ("tokens",))
     written = ("prompt", "content", "text")  # vLLM, llama-server, SGLang, which leaves specials out
     bodies = [{"tokens": each, "skip_special_tokens": False} for each in ids]
-    writing = _Request("/detokenize", bodies, written)
+    writing = ("/detokenize", bodies, written)
     decoded = [str(server.tokenizer.decode(each)) for each in ids]
     parts = [
         _compare(server, reading, ids, "a text is read as other tokens"),
@@ -136,7 +132,7 @@ def _compare(server: _Server, request: _Request, wanted: Sequence[Ids | str], wh
     """Compare one field of the replies with ``wanted``; ``what`` begins the problem's sentence."""
     replies = server.fields(request)
     failed = [each for each in replies if isinstance(each, Failure)]
-    gap = f"the server does not answer {request.path} ({describe(failed[0])})" if failed else None
+    gap = f"the server does not answer {request[0]} ({describe(failed[0])})" if failed else None
     pairs = [
         (here, there)
         for here, there in zip(replies, wanted, strict=True)
@@ -167,7 +163,7 @@ def _compare_chats(
     ids = [server.encode(text, specials=False) for text, _ in undated]
     more = {"chat_template_kwargs": template.variables} if template.variables else {}
     bodies = [{"messages": chat, "add_generation_prompt": True, **more} for _, chat in undated]
-    request = _Request("/tokenize", bodies, ("tokens",))
+    request = ("/tokenize", bodies, ("tokens",))
     return _compare(server, request, ids, "a chat by the server's template is read as other tokens")
 
 

@@ -23,9 +23,9 @@ from whet.quality.asking import (
     first_choice,
     is_not_a_number,
 )
+from whet.quality.data import Ids
 from whet.quality.distances import TopDocument, pack
-from whet.quality.perplexity import Nll
-from whet.quality.prompts import Ids
+from whet.quality.statistics import Nll
 
 _LOGITS_BUDGET_BYTES: Final = 4 * GIB
 _LOGIT_BYTES: Final = 8  # float32 logits and their log-softmax

@@ -25,15 +25,18 @@ from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.records.load import Counters
 from whet.core.records.quality_checks import GateVerdict, GreedyParity, LosslessCheck, TwoSample
 from whet.quality.asking import ModelEndpoint
-from whet.quality.greedy import (
+from whet.quality.continuations import (
     Continuations,
     Prompts,
+    Samples,
+    Sampling,
+    compare_samples,
     continue_greedily,
     greedy_parity,
     prompts_identity,
+    sample_many,
 )
-from whet.quality.paired import SIGNIFICANCE, wilson
-from whet.quality.two_sample import Samples, Sampling, compare_samples, sample_many
+from whet.quality.statistics import SIGNIFICANCE, wilson
 
 MIN_PROMPTS: Final = 8
 TIE_NATS: Final = 1.0

@@ -6,10 +6,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from whet.core.errors import UsageError
 from whet.core.protocols import Progress
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import Estimate
+from whet.core.spec import QualitySpec
 from whet.quality.answers import (
     Answers,
     answer_tasks,
@@ -20,17 +23,15 @@ from whet.quality.answers import (
 from whet.quality.asking import ModelEndpoint, part_of
 from whet.quality.checks import (
     CheckResults,
+    QualityPlan,
     Questions,
     measure_distances,
     run_checks,
 )
-from whet.quality.data import load_tasks
-from whet.quality.heldout import heldout_ids, read_heldout
+from whet.quality.data import Encoder, Ids, Task, identity, load_documents, load_tasks
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference
-from whet.quality.perplexity import Nll, broken_documents, perplexity, perplexity_ratio
-from whet.quality.plan import QualityPlan
-from whet.quality.prompts import Encoder, identity
+from whet.quality.statistics import Nll, broken_documents, perplexity, perplexity_ratio
 from whet.quality.verdicts import Findings, detectable_loss, verdicts
 
 
@@ -90,7 +91,7 @@ def _questions(plan: QualityPlan) -> Questions:
     encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
     tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
     prompts = [encoder.task(task) for task in tasks]
-    documents, sources = read_heldout(plan.heldout, encoder, plan.spec)
+    documents = encode_documents(plan.heldout, encoder, plan.spec)
     return Questions(
         tasks=tasks,
         prompts=prompts,
@@ -98,7 +99,6 @@ def _questions(plan: QualityPlan) -> Questions:
         variables=encoder.variables,
         thinking_off=tuple(encoder.thinking_off),
         documents=documents,
-        sources=sources,
         vocab_size=encoder.vocab_size,
         data_sha256=identity(documents, prompts, tasks),
     )
@@ -106,16 +106,26 @@ def _questions(plan: QualityPlan) -> Questions:
 
 def tokens_needed(plan: QualityPlan) -> int:
     """Return the longest sequence, prompt and reply, that ``measure_quality`` requests."""
-    encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
-    tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
-    documents = heldout_ids(plan.heldout, encoder, plan.spec)
-    lengths = [len(ids) + 1 for ids in documents]
-    for task in tasks:
-        thinking = encoder.thinking(task, plan.spec.thinking_tokens)
-        lengths.append(
-            len(encoder.task(task)) + task.max_tokens + (thinking.tokens if thinking else 0)
-        )
-    return max(lengths)
+    every = _questions(plan)
+    tasks = zip(every.tasks, every.prompts, every.thinking, strict=True)
+    lengths = [len(ids) + t.max_tokens + (how.tokens if how else 0) for t, ids, how in tasks]
+    return max([*lengths, *(len(ids) + 1 for ids in every.documents)])
+
+
+def encode_documents(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Ids]:
+    """Return the held-out documents as token ids, cut to leave room for the one token asked for.
+
+    Raises ``UsageError`` where the file cannot be used, and where nothing would be predicted.
+    """
+    documents = load_documents(path, spec.max_documents)
+    encoded = [encoder.document(document)[: spec.max_tokens - 1] for document in documents]
+    if scorable := [ids for ids in encoded if len(ids) >= 2]:
+        return scorable
+    raise UsageError(
+        f"{path} holds no document of two tokens or more within quality.max_tokens = "
+        f"{spec.max_tokens}",
+        fix="give longer text or raise it",
+    )
 
 
 def _record(
@@ -125,54 +135,88 @@ def _record(
     answers: Answers,
     results: CheckResults,
 ) -> QualityRecord:
-    data_sha256 = questions.data_sha256
-    ratio, unpaired = _ratio(likelihood.nll, plan.baseline, questions)
-    # Answers to other questions are not paired, even under the same ids.
-    paired = plan.baseline if plan.baseline and plan.baseline.data_sha256 == data_sha256 else None
-    scores = score_tasks(answers.answers, paired)
-    broken = broken_document(likelihood.nll, paired)
-    gaps = (likelihood.missing, unpaired, answers.missing, *results.missing)
-    findings = Findings(
-        ratio=ratio,
-        tasks=scores,
-        answers=answers.answers,
-        baseline=paired,
-        at_chance=tasks_at_chance(
-            questions.tasks, answers.answers if paired is None else paired.answers
-        ),
-        broken=tuple(filter(None, (likelihood.broken, broken, *results.broken))),
-        missing=tuple(filter(None, gaps)),
-        scheme=plan.scheme,
-    )
-    judged, reason = verdicts(findings, plan.tolerances)
-    too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)
-    scores_fail = likelihood.broken or broken or results.scores_differ or too_far
-    if plan.scoring_defect and scores_fail:
-        reason = f"{reason}; {plan.scoring_defect}"
-    shared = len(set(questions.sources)) < len(questions.sources)
-    golden = f"no golden probes: {results.no_golden}" if results.no_golden is not None else None
-    reason = "; ".join(filter(None, (reason, golden, _thinking_note(questions)))) or None
-    return QualityRecord(
+    """The record with the gate's verdict on it."""
+    measured = QualityRecord(
         variant=plan.variant,
         baseline=plan.variant if plan.baseline is None else plan.baseline.variant,
-        perplexity=perplexity(likelihood.nll, questions.sources) if likelihood.nll else None,
-        perplexity_ratio=ratio,
+        perplexity=perplexity(likelihood.nll) if likelihood.nll else None,
+        perplexity_ratio=None,
         nll=likelihood.nll,
-        tasks=scores,
+        tasks=(),
         answers=answers.answers,
-        examples=find_examples(questions.tasks, answers.answers, paired),
-        verdicts=judged,
-        detectable_loss=detectable_loss(findings),
-        reason=reason,
+        examples=(),
+        verdicts=(),
+        reason=None,
         seconds=0.0,
-        data_sha256=data_sha256,
+        data_sha256=questions.data_sha256,
         distances=results.distances,
         twin=results.same_weights_reference,
         twin_distances=results.same_weights_distances,
         identity=results.identity,
         lossless=results.lossless,
         parts=tuple(results.parts.items()),
-        sources=tuple(questions.sources) if shared else (),
+    )
+    findings = _findings(
+        measured,
+        plan.baseline,
+        questions.tasks,
+        broken=(likelihood.broken, *results.broken),
+        missing=(likelihood.missing, answers.missing, *results.missing),
+    )
+    judged = _judged(measured, findings, plan.tolerances)
+    ratio, reason = findings.ratio, judged.reason
+    too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)
+    scores_fail = (
+        likelihood.broken
+        or broken_document(likelihood.nll, findings.baseline)
+        or results.scores_differ
+        or too_far
+    )
+    if plan.scoring_defect and scores_fail:
+        reason = f"{reason}; {plan.scoring_defect}"
+    golden = f"no golden probes: {results.no_golden}" if results.no_golden is not None else None
+    reason = "; ".join(filter(None, (reason, golden, _thinking_note(questions)))) or None
+    examples = find_examples(questions.tasks, answers.answers, findings.baseline)
+    return replace(judged, reason=reason, examples=examples)
+
+
+def _findings(
+    record: QualityRecord,
+    baseline: QualityRecord | None,
+    tasks: Sequence[Task],
+    *,
+    broken: Sequence[str | None] = (),
+    missing: Sequence[str | None] = (),
+) -> Findings:
+    """What the gate judges ``record`` by; without ``baseline`` it is the baseline's own."""
+    one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(record.nll)) if record.nll else None
+    ratio, unpaired = (one, None) if baseline is None else paired_ratio(record, baseline)
+    # Answers to other questions are not paired, even under the same ids.
+    paired = baseline if baseline and baseline.data_sha256 == record.data_sha256 else None
+    first, *more = broken or (None,)
+    gap, *gaps = missing or (None,)
+    return Findings(
+        ratio=ratio,
+        tasks=score_tasks(record.answers, paired),
+        answers=record.answers,
+        baseline=paired,
+        at_chance=tasks_at_chance(tasks, record.answers if paired is None else paired.answers),
+        broken=tuple(filter(None, (first, broken_document(record.nll, paired), *more))),
+        missing=tuple(filter(None, (gap, unpaired, *gaps))),
+    )
+
+
+def _judged(
+    record: QualityRecord, findings: Findings, tolerances: Sequence[float]
+) -> QualityRecord:
+    judged, reason = verdicts(findings, tolerances)
+    return replace(
+        record,
+        perplexity_ratio=findings.ratio,
+        tasks=tuple(findings.tasks),
+        verdicts=judged,
+        detectable_loss=detectable_loss(findings),
+        reason=reason,
     )
 
 
@@ -182,16 +226,6 @@ def _thinking_note(questions: Questions) -> str | None:
         return None
     names = ", ".join(f"{name}: false" for name in questions.thinking_off)
     return f"tasks are answered without thinking ({names}; quality.chat_template_kwargs decides it)"
-
-
-def _ratio(
-    nll: Sequence[Nll], baseline: QualityRecord | None, questions: Questions
-) -> tuple[Estimate | None, str | None]:
-    """Return the perplexity ratio, or None and the reason."""
-    if baseline is not None:
-        return paired_ratio(nll, baseline, questions.data_sha256, questions.sources)
-    one = Estimate(value=1.0, low=1.0, high=1.0, samples=len(set(questions.sources)))
-    return (one if nll else None), None
 
 
 def rejudge(
@@ -204,56 +238,29 @@ def rejudge(
     (tokens, speculation) are in the verdicts that the record was stored with. A task counts as at
     chance level where the baseline has no right answer.
     """
-    ratio, unpaired = paired_ratio(record.nll, baseline, record.data_sha256, record.sources)
-    paired = baseline if baseline.data_sha256 == record.data_sha256 else None
-    scores = score_tasks(record.answers, paired)
-    broken = broken_document(record.nll, paired)
-    findings = Findings(
-        ratio=ratio,
-        tasks=scores,
-        answers=record.answers,
-        baseline=paired,
-        at_chance=tasks_at_chance((), baseline.answers),
-        broken=() if broken is None else (broken,),
-        missing=() if unpaired is None else (unpaired,),
-    )
-    judged, reason = verdicts(findings, tolerances)
-    return replace(
-        record,
-        baseline=baseline.variant,
-        perplexity_ratio=ratio,
-        tasks=scores,
-        verdicts=judged,
-        detectable_loss=detectable_loss(findings),
-        reason=reason,
-    )
+    findings = _findings(record, baseline, ())
+    return _judged(replace(record, baseline=baseline.variant), findings, tolerances)
 
 
 def paired_ratio(
-    nll: Sequence[Nll],
-    baseline: QualityRecord,
-    data_sha256: str | None,
-    sources: Sequence[int],
+    record: QualityRecord, baseline: QualityRecord
 ) -> tuple[Estimate | None, str | None]:
-    """Return the perplexity ratio, or None and the reason.
-
-    ``sources`` as in ``perplexity``; empty where each document is a source of its own.
-    """
-    if baseline.data_sha256 != data_sha256:
+    """Return the perplexity ratio, or None and the reason."""
+    if baseline.data_sha256 != record.data_sha256:
         return None, (
             "the baseline was measured on other text, tasks or token ids; measure it again with "
             "these files and this tokenizer"
         )
-    if not nll:
+    if not record.nll:
         return None, None
     if not baseline.nll:
         return None, "the baseline has no perplexity to compare with"
-    if [tokens for _, tokens in nll] != [tokens for _, tokens in baseline.nll]:
+    if [tokens for _, tokens in record.nll] != [tokens for _, tokens in baseline.nll]:
         return (
             None,
             "the documents have different token counts than on the baseline; measure it again",
         )
-    return perplexity_ratio(nll, baseline.nll, sources or None), None
+    return perplexity_ratio(record.nll, baseline.nll), None
 
 
 def broken_document(nll: Sequence[Nll], baseline: QualityRecord | None) -> str | None:

@@ -28,16 +28,15 @@ difference, and the record the loss that all tasks together detect.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskScore
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.records.summary import Estimate
 from whet.quality.degenerate import SILENT_SHARE, degenerate, says_nothing
-from whet.quality.paired import SIGNIFICANCE, detectable_drop, holm, mcnemar, worse
+from whet.quality.statistics import SIGNIFICANCE, detectable_drop, holm, mcnemar, worse
 
 MIN_DOCUMENTS: Final = 60
 """With fewer, skewed losses pass wrongly too often (``benchmarks/gate_coverage.py``)."""
@@ -46,17 +45,6 @@ _DEGENERATE: Final = "text that is not degenerate"
 _DEGENERATE_SIGNIFICANCE: Final = 0.01
 _UNFINISHED_SHARE: Final = 0.1
 """Above this share of answers that are all reasoning, tasks say nothing and the gate is unknown."""
-NEXT_SCHEMES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "W4A16": "try W8A16, then FP8",
-        "W4A8_FP8": "try W4A16, then FP8",
-        "W8A8-INT8": "try W8A16, then FP8",
-        "FP8": "try W8A16, then 16-bit weights",
-        "FP8_BLOCK": "try W8A16, then 16-bit weights",
-        "W8A16": "try 16-bit weights",
-    }
-)
-"""The schemes that round less, to try if a scheme loses too much."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,8 +52,7 @@ class Findings:
     """The measurements of one variant, before the verdict.
 
     A defect in ``broken`` fails every tolerance; a gap in ``missing`` leaves it unknown.
-    ``at_chance`` holds (task, reason) of the tasks to refuse. ``scheme`` is the stored scheme of
-    the weights, if known.
+    ``at_chance`` holds (task, reason) of the tasks to refuse.
     """
 
     ratio: Estimate | None
@@ -75,7 +62,6 @@ class Findings:
     at_chance: tuple[tuple[str, str], ...] = ()
     broken: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    scheme: str | None = None
 
 
 def verdicts(
@@ -83,8 +69,7 @@ def verdicts(
 ) -> tuple[tuple[tuple[float, GateVerdict], ...], str | None]:
     """Return (tolerance, verdict) pairs, and the reasons in words or None."""
     usable = _usable(findings)
-    lost = _significant(_rows(findings))
-    broken = [*findings.broken, *lost, *_garbage(findings)]
+    broken = [*findings.broken, *_significant(_rows(findings)), *_garbage(findings)]
     unfinished, many = _unfinished(findings)
     missing = [*findings.missing, *(unfinished if many else [])]
     if findings.ratio is None and not broken and not missing:
@@ -99,7 +84,6 @@ def verdicts(
         *broken,
         *missing,
         *_perplexity(findings, tolerances, judged),
-        *_next_scheme(findings, lost=bool(lost) or "fail" in judged),
         *_refusal(findings),
         *_blind(usable),
         *([] if many else unfinished),
@@ -121,14 +105,6 @@ def detectable_loss(findings: Findings) -> float | None:
     right = sum(score.baseline_right or 0 for score in scores) / questions
     drop = detectable_drop(questions, gained, SIGNIFICANCE / len(_rows(findings)))
     return drop if drop is not None and drop <= right else None
-
-
-def _next_scheme(findings: Findings, *, lost: bool) -> list[str]:
-    """Return the next scheme to try if a measured loss fails and no defect explains it."""
-    advice = NEXT_SCHEMES.get(findings.scheme or "")
-    if not lost or findings.broken or advice is None:
-        return []
-    return [f"{findings.scheme} loses too much here: {advice}"]
 
 
 def _judge(findings: Findings, tolerance: float) -> GateVerdict:
@@ -159,8 +135,8 @@ def _perplexity(
     if unsure := [tolerance for tolerance, word in pairs if word == "unknown"]:
         if ratio.samples < MIN_DOCUMENTS:
             yield (
-                f"{ratio.samples} independent held-out documents are too few to judge perplexity; "
-                f"give at least {MIN_DOCUMENTS} (windows of one source document count as one)"
+                f"{ratio.samples} held-out documents are too few to judge perplexity; give at "
+                f"least {MIN_DOCUMENTS}"
             )
         else:
             yield (

@@ -1,10 +1,16 @@
 """Logs of requests: OpenAI-style JSON lines, ShareGPT conversations, and plain prompts."""
 
 from whet.requests.checks import count_doubt
-from whet.requests.content import media, part_text, plain_messages
 from whet.requests.files import BLANK, INCOMPLETE, check_file, open_log
 from whet.requests.reader import LogReader, only_model
-from whet.requests.records import LeftOut, LoggedRequest, describe_left_out
+from whet.requests.records import (
+    LeftOut,
+    LoggedRequest,
+    describe_left_out,
+    media,
+    part_text,
+    plain_messages,
+)
 
 __all__ = [
     "BLANK",

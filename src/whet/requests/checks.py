@@ -11,8 +11,7 @@ from statistics import median
 from typing import Final
 
 from whet.core.format import plural
-from whet.requests.content import media, part_text
-from whet.requests.records import LeftOutCounts, LoggedRequest
+from whet.requests.records import LeftOutCounts, LoggedRequest, content_text, media
 
 _FRAME_TOKENS: Final = 64
 """Tokens that a chat template may put around the text; as many again for each 4 messages."""
@@ -130,9 +129,7 @@ def _end(request: LoggedRequest) -> str:
     """The text of the prompt's last message; of token ids, these."""
     if request.messages is None:
         return request.prompt or str(request.prompt_token_ids)
-    content = request.messages[-1].get("content") if request.messages else None
-    parts = content if isinstance(content, list) else [content]
-    return "".join(part_text(part) or "" for part in parts)
+    return content_text(request.messages[-1].get("content")) if request.messages else ""
 
 
 def _same(one: LoggedRequest, other: LoggedRequest) -> bool:
@@ -147,9 +144,7 @@ def _prompt_bytes(request: LoggedRequest) -> int:
         return len(request.prompt_token_ids)
     texts: list[object] = [request.prompt or "", request.tools, request.chat_template_kwargs]
     for message in request.messages or ():
-        content = message.get("content")
-        parts = content if isinstance(content, list) else [content]
-        texts += [part_text(part) or "" for part in parts]
+        texts.append(content_text(message.get("content")))
         texts.append({key: message[key] for key in message if key not in ("role", "content")})
     return _size(*texts, request.sampling)
 

@@ -61,19 +61,14 @@ _ANSWERS: Final = ("response", "completion", "output", "generated_text")
 """Keys of an answer: a completion object, a stream of chunks, or its text."""
 _SESSION_KEYS: Final = ("session_id", "conversation_id")
 _SHAREGPT_ROLES: Final[Mapping[str, str]] = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-    "assistant": "assistant",
-    "model": "assistant",
-    "function_call": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "observation": "tool",
-    "function_response": "tool",
+    name: role
+    for role, names in {
+        "user": "human user",
+        "assistant": "gpt chatgpt bing bard assistant model function_call",
+        "system": "system",
+        "tool": "tool observation function_response",
+    }.items()
+    for name in names.split()
 }
 
 

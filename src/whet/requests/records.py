@@ -1,10 +1,24 @@
-"""One request of a log, and the count of lines that are left out."""
+"""One request of a log, its text, its line in a log, and the count of lines that are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from whet.core.units import NS_PER_S
+from whet.requests.log_times import Json, as_object
+
+_TEXT_KEYS: Final[Mapping[str, str]] = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+"""The key of a part's text, by the part's type, for the types that vLLM treats as text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,3 +97,119 @@ class LeftOutCounts:
             LeftOut(reason=reason, count=count, first=first)
             for reason, (count, first) in self._reasons.items()
         )
+
+
+def plain_messages(request: LoggedRequest, *, answer: bool = True) -> list[Json]:
+    """The messages with one text as content each; with ``answer``, the logged one is last.
+
+    Content parts that are not text are dropped (see ``media``). Arguments of tool calls, which the
+    API has as JSON text, become objects.
+    """
+    messages = [_plain(message) for message in request.messages or ()]
+    if not answer or (request.output is None and not request.tool_calls):
+        return messages
+    logged: Json = {"role": "assistant", "content": request.output or ""}
+    if request.reasoning is not None:
+        logged["reasoning_content"] = request.reasoning
+    if request.tool_calls:
+        logged["tool_calls"] = list(request.tool_calls)
+    return [*messages, _plain(logged)]
+
+
+def media(request: LoggedRequest) -> Counter[str]:
+    """Content parts that are not text, counted by type (``image_url``, ``input_audio``, …)."""
+    contents = (message.get("content") for message in request.messages or ())
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return Counter(
+        str(part.get("type", "unknown"))
+        for part in parts
+        if isinstance(part, dict) and part_text(part) is None
+    )
+
+
+def part_text(part: object) -> str | None:
+    """The text of one part of a message, None for a part without text."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        return None
+    key = _TEXT_KEYS.get(str(part.get("type", "text")))
+    text = None if key is None else part.get(key)
+    return text if isinstance(text, str) else None
+
+
+def content_text(content: object) -> str:
+    """The text of a message's content, which is a text or a list of parts."""
+    parts = content if isinstance(content, list) else [content]
+    return "".join(part_text(part) or "" for part in parts)
+
+
+def _plain(message: Mapping[str, Any]) -> Json:
+    plain = {**message, "content": content_text(message.get("content"))}
+    if message.get("tool_calls"):
+        plain["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+    return plain
+
+
+def _call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return call
+    arguments = as_object(function.get("arguments"))
+    return call if arguments is None else {**call, "function": {**function, "arguments": arguments}}
+
+
+def one_of_each(ids: Sequence[int], numbers: dict[int, int]) -> tuple[int, ...]:
+    """The ids, where equal ones are one number in memory: ``numbers`` holds those met before.
+
+    A token then costs a reference of 8 bytes, and not a number of 32 as well.
+    """
+    return tuple(map(numbers.setdefault, ids, ids))
+
+
+def request_line(request: LoggedRequest) -> dict[str, Any]:
+    """The JSON object of a line: ``request`` without its place."""
+    line: dict[str, Any] = {}
+    if request.at_ns is not None:
+        line["timestamp"] = _time(request.at_ns)
+    for name in ("model", "cache_salt"):
+        if (value := getattr(request, name)) is not None:
+            line[name] = value
+    if request.session is not None:
+        line["session_id"] = request.session
+    if request.messages is not None:
+        line["messages"] = [dict(message) for message in request.messages]
+    else:
+        ids = request.prompt_token_ids
+        line["prompt"] = request.prompt if ids is None else list(ids)
+    if request.tools:
+        line["tools"] = [dict(tool) for tool in request.tools]
+    if request.chat_template_kwargs:
+        line["chat_template_kwargs"] = dict(request.chat_template_kwargs)
+    line |= request.sampling
+    limit = request.output_tokens if request.max_tokens is None else request.max_tokens
+    if limit is not None:
+        line["max_tokens"] = limit
+    answer = _answer(request)
+    return {**line, "response": answer} if answer else line
+
+
+def _time(at_ns: int) -> str:
+    """ISO 8601 in UTC with nanoseconds, which a float of seconds cannot hold."""
+    seconds, rest = divmod(at_ns, NS_PER_S)
+    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{rest:09d}Z"
+
+
+def _answer(request: LoggedRequest) -> dict[str, Any]:
+    answer: dict[str, Any] = {}
+    if request.output is not None or request.reasoning is not None or request.tool_calls:
+        message: dict[str, Any] = {"role": "assistant", "content": request.output}
+        if request.reasoning is not None:
+            message["reasoning_content"] = request.reasoning
+        if request.tool_calls:
+            message["tool_calls"] = [dict(call) for call in request.tool_calls]
+        is_chat = request.messages is not None
+        answer["choices"] = [{"message": message} if is_chat else {"text": request.output}]
+    if request.output_tokens is not None:
+        answer["usage"] = {"completion_tokens": request.output_tokens}
+    return answer

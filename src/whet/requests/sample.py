@@ -104,7 +104,8 @@ def sample_log(
         while size > capacity and len(chosen) > 1:
             bound = -heapq.heappop(largest)
             size -= len(chosen.pop(bound))
-    requests = sorted((each for every in chosen.values() for each in every), key=_place)
+    every = (each for group_requests in chosen.values() for each in group_requests)
+    requests = sorted(every, key=lambda each: each.place)
     return LogSample(
         requests=tuple(requests),
         log_requests=count,
@@ -206,7 +207,3 @@ def prompt_number(request: LoggedRequest) -> int:
     """Return a number that requests with equal prompts share, of 64 bits."""
     parts = [request.messages, request.prompt, request.prompt_token_ids, request.tools]
     return int.from_bytes(_hash(json.dumps(parts).encode(), size=8), "big")
-
-
-def _place(each: SampledRequest) -> int:
-    return each.place

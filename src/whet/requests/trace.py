@@ -7,13 +7,12 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from whet.core.errors import UsageError
 from whet.core.format import plural
@@ -26,28 +25,32 @@ from whet.requests import (
     describe_left_out,
     open_log,
 )
-from whet.requests.content import one_of_each
 from whet.requests.log_times import TimeOrder
+from whet.requests.records import one_of_each
 from whet.requests.trace_formats import (
     BAILIAN,
     CSV_FORMATS,
     MOONCAKE,
+    PER_SECOND,
     BrokenRow,
     TraceRow,
+    block_size,
     hashed_form,
+    read_cells,
     read_mooncake,
+    time_unit,
 )
-from whet.requests.trace_units import PER_SECOND, PlacedRows, block_size, time_unit
 
 __all__ = ["WHOLE", "Reading", "Trace", "TraceRow", "cut_trace", "read_trace"]
 
 _REQUEST_LOG: Final = "request log"
-_NAMES: Final = ", ".join([*(form.name for form in CSV_FORMATS), MOONCAKE, BAILIAN, _REQUEST_LOG])
+_NAMES: Final = ", ".join([*CSV_FORMATS, MOONCAKE, BAILIAN, _REQUEST_LOG])
 _FORMS: Final[Mapping[str, tuple[TimeUnit, int]]] = {MOONCAKE: ("ms", 512), BAILIAN: ("s", 16)}
 """Unit of time and tokens per hash id where a form's own description says them."""
 _MOST_GAP_S: Final = 365 * 86_400
 """A longer gap between two requests means times of two units or of two clocks."""
 
+Raw = TypeVar("Raw")
 _Rows = Iterator[tuple[str, TraceRow]]
 """Rows with their places."""
 
@@ -137,7 +140,9 @@ def read_trace(path: Path, reading: Reading = WHOLE) -> Trace:
         with open_log(path) as packed:
             file = io.TextIOWrapper(packed, encoding="utf-8-sig", newline="")
             if hashed is not None:
-                return _collect(path, hashed, _mooncake_rows(file), reading)
+                lines = ((f"line {n}", line) for n, line in enumerate(file, 1) if line.strip())
+                rows = _read_rows(lines, lambda line: read_mooncake(_json_object(line)))
+                return _collect(path, hashed, rows, reading)
             form, rows = _csv_rows(file, path)
             return _collect(path, form, rows, reading)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
@@ -202,13 +207,14 @@ def _logged_row(request: LoggedRequest) -> TraceRow:
     )
 
 
-def _mooncake_rows(lines: Iterable[str]) -> _Rows:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        place = f"line {number}"
-        with _named_place(place):
-            yield place, read_mooncake(_json_object(line))
+def _read_rows(raw: Iterable[tuple[str, Raw]], read: Callable[[Raw], TraceRow]) -> _Rows:
+    """Read each line; its place is put before the message of a ``BrokenRow``."""
+    for place, each in raw:
+        try:
+            row = read(each)
+        except BrokenRow as error:
+            raise BrokenRow(f"{place}: {error}") from error
+        yield place, row
 
 
 def _json_object(line: str) -> dict[str, Any]:
@@ -221,43 +227,25 @@ def _json_object(line: str) -> dict[str, Any]:
     return item
 
 
-@contextmanager
-def _named_place(place: str) -> Iterator[None]:
-    """Put the place before the message of a ``BrokenRow``."""
-    try:
-        yield
-    except BrokenRow as error:
-        raise BrokenRow(f"{place}: {error}") from error
-
-
 def _csv_rows(file: Iterable[str], path: Path) -> tuple[str, _Rows]:
     reader = csv.reader(file)
     first = next((line for line in reader if any(map(str.strip, line))), [])
     header = [name.strip() for name in first]
-    form = next((form for form in CSV_FORMATS if not form.marks.isdisjoint(header)), None)
+    marked = ((f, c) for f, c in CSV_FORMATS.items() if not {*c[1:]}.isdisjoint(header))
+    form, columns = next(marked, (None, ()))
     if form is None:
         raise UsageError(
             f"{path} is in no format that is read here",
             fix=f"give one of: {_NAMES} (CSV with its header, or one JSON object a line)",
         )
-    missing = [column for column in form.columns if column not in header]
-    if missing:
+    if missing := [column for column in columns if column not in header]:
         raise UsageError(
-            f"{path}, line {reader.line_num}: the header of this {form.name} file has no column "
+            f"{path}, line {reader.line_num}: the header of this {form} file has no column "
             f"{', '.join(missing)}",
-            fix=f"it needs {', '.join(form.columns)}",
+            fix=f"it needs {', '.join(columns)}",
         )
-    read = form.read
-
-    def rows() -> _Rows:
-        for cells in reader:
-            if not any(map(str.strip, cells)):
-                continue
-            place = f"line {reader.line_num}"
-            with _named_place(place):
-                yield place, read(_named(header, cells))
-
-    return form.name, rows()
+    lines = ((f"line {reader.line_num}", c) for c in reader if any(map(str.strip, c)))
+    return form, _read_rows(lines, lambda cells: read_cells(_named(header, cells), columns))
 
 
 def _named(header: list[str], cells: list[str]) -> dict[str, str]:
@@ -296,7 +284,9 @@ def _collect(path: Path, form: str, placed: _Rows, reading: Reading) -> Trace:
     )
 
 
-def _by_time(path: Path, rows: PlacedRows, unit: TimeUnit) -> list[tuple[str, TraceRow]]:
+def _by_time(
+    path: Path, rows: Sequence[tuple[str, TraceRow]], unit: TimeUnit
+) -> list[tuple[str, TraceRow]]:
     """The rows by time, equal times as in the file; ``UsageError`` for times of two clocks."""
     timed = [
         (place, row, row.at_ns // PER_SECOND[unit]) for place, row in rows if row.at_ns is not None

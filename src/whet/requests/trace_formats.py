@@ -1,4 +1,4 @@
-"""One line of a trace of lengths to one row, in the four formats that are read.
+"""One line of a trace of lengths to one row, and the units that all rows together say.
 
 Azure LLM inference trace (2023 and 2024), CSV:
     TIMESTAMP,ContextTokens,GeneratedTokens         2023-11-16 18:15:46.6805900,374,44
@@ -7,20 +7,36 @@ BurstGPT, CSV, with further columns in its third part; seconds; failures have 0 
 Mooncake, JSONL; milliseconds; one hash id per block of 512 tokens:
     {"timestamp": 277, "input_length": 755, "output_length": 500, "hash_ids": [0, 14]}
 Qwen Bailian, JSONL with the same keys and ``chat_id``; seconds; one hash id per 16 tokens.
-Times are read as seconds here; ``trace_units`` finds their unit and the size of a block from all
-rows. Logs of requests with their prompts are read by ``whet.requests``.
+Times are read as seconds first. Files with the same keys differ in the unit of time and the size
+of a block, so neither is taken from the form alone: a reading that the rows contradict, or that
+leaves another one open, is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from whet.core.units import NS_PER_S
+from whet.core.errors import UsageError
+from whet.core.units import NS_PER_S, TimeUnit
 from whet.requests import LoggedRequest
 from whet.requests.log_times import clock_ns, exact_number
 
+CSV_FORMATS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "Azure LLM inference trace": ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    "BurstGPT": ("Timestamp", "Request tokens", "Response tokens"),
+}
+"""Columns of time, input and output; the last two are in no other format."""
+MOONCAKE: Final = "Mooncake"
+BAILIAN: Final = "Qwen Bailian"
+PER_SECOND: Final[Mapping[TimeUnit, int]] = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+BLOCK_SIZES: Final = (16, 32, 64, 128, 256, 512, 1024)
+_EPOCH: Final = 10**9
+"""A first time of more units than this counts from 1970: in seconds it is a time after 2001."""
+_LEAST_RPS: Final = 0.01
+_MOST_RPS: Final = 100.0
+"""Requests per second outside of these are more likely those of another unit."""
 _MAX_DIGITS: Final = 12
 
 
@@ -50,29 +66,13 @@ class TraceRow:
         return self.input_tokens == 0 or self.output_tokens == 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CsvFormat:
-    """A format with a header. ``marks`` are the columns that only this format has."""
-
-    name: str
-    columns: tuple[str, ...]
-    marks: frozenset[str]
-    read: Callable[[Mapping[str, str]], TraceRow]
-
-
-def _azure(cells: Mapping[str, str]) -> TraceRow:
+def read_cells(cells: Mapping[str, str], columns: Sequence[str]) -> TraceRow:
+    """The row of a CSV line; ``columns`` are those of time, input and output."""
+    time, read, written = columns
     return TraceRow(
-        at_ns=_time(cells, "TIMESTAMP"),
-        input_tokens=_cell_count(cells, "ContextTokens"),
-        output_tokens=_cell_count(cells, "GeneratedTokens"),
-    )
-
-
-def _burstgpt(cells: Mapping[str, str]) -> TraceRow:
-    return TraceRow(
-        at_ns=_time(cells, "Timestamp"),
-        input_tokens=_cell_count(cells, "Request tokens"),
-        output_tokens=_cell_count(cells, "Response tokens"),
+        at_ns=_time(cells, time),
+        input_tokens=_cell_count(cells, read),
+        output_tokens=_cell_count(cells, written),
     )
 
 
@@ -135,19 +135,96 @@ def _cell_count(cells: Mapping[str, str], column: str) -> int:
     return int(text)
 
 
-CSV_FORMATS: Final = (
-    CsvFormat(
-        name="Azure LLM inference trace",
-        columns=("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-        marks=frozenset({"ContextTokens", "GeneratedTokens"}),
-        read=_azure,
-    ),
-    CsvFormat(
-        name="BurstGPT",
-        columns=("Timestamp", "Request tokens", "Response tokens"),
-        marks=frozenset({"Request tokens", "Response tokens"}),
-        read=_burstgpt,
-    ),
-)
-MOONCAKE: Final = "Mooncake"
-BAILIAN: Final = "Qwen Bailian"
+def time_unit(
+    path: str, times: Sequence[tuple[int, str]], form_unit: TimeUnit, given: TimeUnit | None = None
+) -> TimeUnit:
+    """The unit of times, each with its row, that were read as seconds, in nanoseconds.
+
+    ``given`` replaces that of relative times. ``UsageError``, with a row, where the requests per
+    second contradict the form's unit.
+    """
+    if not times:
+        return form_unit
+    first, last = min(times), max(times)
+    if (since_1970 := first[0] // NS_PER_S // _EPOCH) > 0:
+        unit = next(unit for unit, count in PER_SECOND.items() if since_1970 < 1000 * count)
+        if given not in (None, unit):
+            raise UsageError(
+                f"{path}: its times count from 1970 in {unit}", fix="leave out --trace-unit"
+            )
+        return unit
+    if given is not None or first[0] == last[0]:
+        return given or form_unit
+    rps = (len(times) - 1) * NS_PER_S / (last[0] - first[0])  # if it is seconds
+    fraction = next((place for at_ns, place in times if at_ns % NS_PER_S), None)
+    if form_unit != "ms" and rps >= _LEAST_RPS:
+        return form_unit
+    if form_unit == "ms" and fraction is None and _LEAST_RPS <= 1000 * rps <= _MOST_RPS:
+        return "ms"
+    if form_unit == "ms" and fraction is not None and 1000 * rps > _MOST_RPS:
+        return "s"
+    raise UsageError(
+        f"{path}, {fraction or last[1]}: its time is not clear: {len(times):,} rows are "
+        f"{rps:.3g} requests per second if it is in s and {1000 * rps:.3g} if it is in ms",
+        fix="write all times in one unit, and say which with --trace-unit",
+    )
+
+
+def block_size(
+    path: str, rows: Sequence[tuple[str, TraceRow]], form_size: int, given: int | None
+) -> int:
+    """The tokens of a hash id: the one size that all rows agree with.
+
+    A row has an id for each block that it begins, or for each that it fills. ``UsageError``, with a
+    row, where no size agrees with all, or several do and ``form_size`` is not among them.
+    """
+    hashed = [
+        (place, row.input_tokens, len(row.prefix_ids))
+        for place, row in rows
+        if row.input_tokens and row.prefix_ids
+    ]
+    if given is not None:
+        for place, tokens, ids in hashed:
+            if (ids - 1) * given >= tokens:
+                raise UsageError(
+                    f"{path}, {place}: {ids:,} hash ids of {given} tokens are more than its "
+                    f"{tokens:,} prompt tokens",
+                    fix="correct the row or --trace-block-size",
+                )
+        return given
+    if not hashed:
+        return form_size
+    misfits = {
+        (rounded_up, size): [
+            place
+            for place, tokens, ids in hashed
+            if ids != (tokens + rounded_up * (size - 1)) // size
+        ]
+        for rounded_up in (1, 0)
+        for size in BLOCK_SIZES
+    }
+    fits = [size for (_, size), places in misfits.items() if not places]
+    if form_size in fits or len(set(fits)) == 1:
+        return form_size if form_size in fits else fits[0]
+    raise UsageError(
+        f"{path}, {_disagreement(hashed, misfits)}",
+        fix="correct the row or say the tokens per hash id with --trace-block-size",
+    )
+
+
+def _disagreement(
+    hashed: Sequence[tuple[str, int, int]], misfits: Mapping[tuple[int, int], Sequence[str]]
+) -> str:
+    """The first row that contradicts the size most rows agree with; the first, if several fit."""
+    fits = sorted({size for (_, size), places in misfits.items() if not places})
+    (_, nearest), places = min(misfits.items(), key=lambda each: len(each[1]))
+    if fits:
+        why = f"fit blocks of {' and '.join(map(str, fits))} tokens"
+    elif len(places) == len(hashed):
+        why = f"fit no block of {', '.join(map(str, BLOCK_SIZES))} tokens"
+    else:
+        agree = f"{len(hashed) - len(places):,} of {len(hashed):,} rows"
+        why = f"do not fit blocks of {nearest} tokens, as {agree} do"
+    odd = places[0] if places else hashed[0][0]
+    place, tokens, ids = next(each for each in hashed if each[0] == odd)
+    return f"{place}: {tokens:,} prompt tokens and {ids:,} hash ids {why}"

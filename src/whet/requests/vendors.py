@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from whet.requests.content import part_text
 from whet.requests.log_times import Json, as_object, exact_number
+from whet.requests.records import content_text
 
 _PROMPT_COUNTS: Final = (
     "prompt_tokens", "input_tokens", "inputTokens", "promptTokens", "prompt_eval_count",
@@ -82,7 +82,7 @@ def openai_messages(messages: Sequence[Json]) -> Iterator[Json]:
             continue
         for block in blocks:
             if _kind(block) == "tool_result":
-                text = _text(block.get("content"))
+                text = content_text(block.get("content"))
                 yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
         calls = tool_calls(blocks)
         if rest or calls:
@@ -115,19 +115,14 @@ def block_output(blocks: Sequence[Any]) -> Json:
     """Text, reasoning and calls of an answer of blocks."""
     thoughts = [block for block in blocks if _kind(block) == "thinking"]
     return {
-        "output": _text([block for block in blocks if block not in thoughts]) or None,
-        "reasoning": _text(thoughts) or None,
+        "output": content_text([block for block in blocks if block not in thoughts]) or None,
+        "reasoning": content_text(thoughts) or None,
         "tool_calls": tuple(tool_calls(blocks)),
     }
 
 
 def _kind(block: object) -> str | None:
     return str(block.get("type")) if isinstance(block, dict) else None
-
-
-def _text(content: object) -> str:
-    parts = content if isinstance(content, list) else [content]
-    return "".join(part_text(part) or "" for part in parts)
 
 
 def streamed_answer(value: object) -> Json | None:

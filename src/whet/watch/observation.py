@@ -87,8 +87,7 @@ class Observation:
 
     ``silence`` is why the engine could not be read at all (``unreachable``, ``unauthorized``).
     ``before`` and ``after`` are scrapes around the probes. ``models`` maps served names to their
-    ``max_model_len``. ``steal`` is the share of CPU time that the hypervisor or disks took on the
-    engine's host. ``skipped`` says why the probes were left out.
+    ``max_model_len``. ``skipped`` says why the probes were left out.
     """
 
     at: str
@@ -102,7 +101,6 @@ class Observation:
     speed_error: str | None = None
     answers: Answers | None = None
     chat_prompt_tokens: int | None = None
-    steal: float | None = None
     skipped: str | None = None
     claims: Mapping[str, str] | None = None
 

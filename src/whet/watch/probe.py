@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import psutil
-
 from whet.client import CompletionCall, Failure, HttpError, StreamClient, post_many, run_async
 from whet.client.counters import info_labels, parse_buckets, parse_counters, rename_counters
 from whet.client.endpoint import Endpoint
@@ -49,7 +47,7 @@ Identity = tuple[float | None, str | None, frozenset[tuple[str, int | None]]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """The watched server. ``timeout_s`` bounds every request; ``local`` reads this host's CPU.
+    """The watched server. ``timeout_s`` bounds every request.
 
     ``names`` map the engine's own counters to those of ``core.counters``.
     """
@@ -58,7 +56,6 @@ class Target:
     envelope: Envelope
     golden: GoldenProbes | None
     timeout_s: float = 30.0
-    local: bool = False
     names: tuple[tuple[str, str], ...] = ()
 
 
@@ -102,14 +99,7 @@ def observe(
     except EngineLostError as error:
         silence = "hung" if _accepts(target) else "unreachable"
         return Observation(at=at, at_s=at_s, silence=f"{silence}: {error}")
-    look = Observation(
-        at=at,
-        at_s=at_s,
-        version=version,
-        models=models,
-        before=before,
-        steal=_stolen() if target.local else None,
-    )
+    look = Observation(at=at, at_s=at_s, version=version, models=models, before=before)
     window = window_between(last, before) if last is not None and before is not None else None
     still = window is not None and window.still
     if not still:
@@ -281,17 +271,8 @@ def _answers(target: Target, probes: Sequence[GoldenProbe]) -> Answers | None:
 def _chat(target: Target) -> int | None:
     """Prompt tokens of a fixed message; None where the server has no chat template."""
     body = {"model": target.envelope.model, "messages": list(_CHAT), "max_tokens": 1}
-    tokens = (_post(target, "/v1/chat/completions", body).get("usage") or {}).get("prompt_tokens")
+    path, timeout_s = "/v1/chat/completions", target.timeout_s
+    reply = post_many(target.url, path, [body], concurrency=1, timeout_s=timeout_s)[0]
+    usage = {} if isinstance(reply, Failure) else reply.get("usage") or {}
+    tokens = usage.get("prompt_tokens")
     return tokens if isinstance(tokens, int) else None
-
-
-def _post(target: Target, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    reply = post_many(target.url, path, [body], concurrency=1, timeout_s=target.timeout_s)[0]
-    return {} if isinstance(reply, Failure) else reply
-
-
-def _stolen() -> float | None:
-    """The share of CPU time since the last call that the hypervisor or disks took."""
-    times = psutil.cpu_times_percent(interval=None)
-    steal, waits = getattr(times, "steal", None), getattr(times, "iowait", None)
-    return None if steal is None and waits is None else ((steal or 0.0) + (waits or 0.0)) / 100

@@ -32,7 +32,6 @@ _LEAST_NATS: Final = 0.02
 4.1e-5 nats of KL apart, which moves log-probabilities by about 0.005, and FP8 itself by 0.01."""
 _ERROR_BUDGET: Final = 0.01
 _KV_LIMIT: Final = 0.9
-_STEAL_LIMIT: Final = 0.1
 _REQUEST_CLUSTER: Final = 4.0
 """Tokens of one request are accepted alike: so many count as one."""
 _TPOT_SLACK: Final = 1.2
@@ -85,9 +84,6 @@ def readings(
         yield _fixed_prompt(look.speed, fixed)
     if look.answers is not None and references.golden is not None:
         yield from _answers(look.answers.logprobs, references.golden, references.plain)
-    if look.steal is not None:
-        words = f"{look.steal:.0%} of the CPU's time is stolen or waits for disks"
-        yield Reading(signal="steal", z=(look.steal - _STEAL_LIMIT) / 0.05, words=words)
 
 
 def learn(

@@ -52,15 +52,6 @@ def test_one_sentence_for_all_that_it_concerns(tmp_path: Path) -> None:
     assert sentence.startswith("other: max_num_seqs 32")
 
 
-def test_a_window_that_a_server_has_no_room_for_is_told(tmp_path: Path) -> None:
-    windows = {"protocol": "windows", "max_tokens": 512}
-    (sentence,) = told(tmp_path, {"fp16": {}}, quality=windows)
-    assert sentence.startswith("fp16: max_model_len 512 has no room for a window of")
-    assert "set it to 513" in sentence
-    assert told(tmp_path, {"fp16": {}}, quality={**windows, "max_tokens": 511}) == ()
-    assert told(tmp_path, {"fp16": {}}, quality={"max_tokens": 512}) == ()
-
-
 def test_what_is_slow_here_is_told(tmp_path: Path) -> None:
     recipes = {"fp8": {"scheme": "FP8_DYNAMIC"}}
     (sentence,) = told(tmp_path, {"fp16": {}, "f": {"weights": "fp8"}}, recipes=recipes)

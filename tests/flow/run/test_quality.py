@@ -17,8 +17,7 @@ from whet.core.store import RunStore
 from whet.flow.run.measure.quality import KIND, PLAIN, _checks, _scoring_defect, weights_key
 from whet.flow.run.plan import Plan
 from whet.quality import PlainReference
-from whet.quality.greedy import Continuations
-from whet.quality.two_sample import Samples, Sampling
+from whet.quality.continuations import Continuations, Samples, Sampling
 
 DRAFT = Speculation(method="draft_model", num_tokens=3, draft_path="/draft")
 

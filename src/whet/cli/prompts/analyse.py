@@ -32,8 +32,7 @@ def analyse(
     from whet.prompts.analyse import PromptLog, PromptQuestion
     from whet.prompts.analyse import analyse as analyse_log
     from whet.prompts.cache import find_cache
-    from whet.prompts.report import print_report, write_report
-    from whet.prompts.writers import write_fixed_log, write_workload
+    from whet.prompts.report import print_report, write_fixed_log, write_report, write_workload
 
     files = options.files
     block, blocks = find_cache(options.cache, model)

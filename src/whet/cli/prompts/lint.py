@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -21,7 +21,7 @@ from whet.core.names import did_you_mean
 from whet.core.redact import message_line, printable_json
 from whet.core.redact import redact as without_secrets
 from whet.core.store import write_atomic
-from whet.prompts.options import Level, LintCommandOptions
+from whet.prompts.options import Level, LintOptions
 
 if TYPE_CHECKING:
     from whet.prompts.lint import Finding, Tokenize
@@ -33,22 +33,17 @@ def lint(
     ],
     /,
     *,
-    options: LintCommandOptions = LintCommandOptions(),
+    options: LintOptions = LintOptions(),
 ) -> None:
     """Find in prompt templates what keeps a prefix cache from hitting.
 
     Exit code 1 for findings, 2 for a file that cannot be read; the other files are linted.
     """
-    from whet.prompts.lint import LintOptions, lint_prompt
+    from whet.prompts.lint import lint_prompt
     from whet.prompts.prompt_file import find_templates, read_prompt, read_template
 
-    rules = LintOptions(
-        block_size=options.block_size,
-        min_text=options.min_text,
-        ignore=_rules(options.ignore),
-        redact=options.redact,
-        tokenize=_tokenizer(options.tokenizer),
-    )
+    options = replace(options, ignore=_rules(options.ignore))
+    tokenize = _tokenizer(options.tokenizer)
     problems: list[str] = []
     findings: list[Finding] = []
     files = 0
@@ -59,7 +54,7 @@ def lint(
             problems.append(str(error))
             continue
         files += 1
-        findings += lint_prompt(prompt, rules)
+        findings += lint_prompt(prompt, options, tokenize)
     findings.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.rule))
     problems = list(map(without_secrets, problems))
     _report(files, findings, problems, options.output, as_json=options.json)
@@ -71,11 +66,11 @@ def lint(
         sys.exit(WhetError.exit_code)
 
 
-def _rules(given: Sequence[str]) -> frozenset[str]:
+def _rules(given: Sequence[str]) -> tuple[str, ...]:
     from whet.prompts.lint import RULES
 
-    rules = frozenset(word.strip().upper() for each in given for word in each.split(","))
-    for rule in sorted(rules - RULES.keys()):
+    rules = tuple(word.strip().upper() for each in given for word in each.split(","))
+    for rule in sorted({*rules} - RULES.keys()):
         near = did_you_mean(rule, RULES) or f"; the rules are {', '.join(RULES)}"
         raise UsageError(f"--ignore {rule!r} is not a rule{near}")
     return rules

@@ -83,7 +83,6 @@ class QualityRecord:
     weights, and ``twin_distances`` those from it: where it is this one, from itself asked again.
     ``identity`` is of the server's tokens, ``lossless`` of speculation; None where not asked.
     ``parts`` are seconds by question.
-    ``sources`` numbers the source document of each pair of ``nll`` where several share one.
     """
 
     variant: str
@@ -105,4 +104,3 @@ class QualityRecord:
     identity: TokenIdentity | None = None
     lossless: LosslessCheck | None = None
     parts: tuple[tuple[str, float], ...] = ()
-    sources: tuple[int, ...] = ()

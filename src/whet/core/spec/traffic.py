@@ -68,8 +68,9 @@ class TrafficSpec(Strict):
 
 REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "quality.next_schemes": "quality.next_schemes is gone; remove the key: where a variant "
-        "fails, the gate names the schemes to try next",
+        "quality.next_schemes": "quality.next_schemes is gone; remove the key: preset: schemes "
+        "measures every scheme",
+        "quality.protocol": "quality.protocol is gone; remove the key: whole documents are scored",
         "quality.structured": "quality.structured is gone; remove the key: the check changed no "
         "verdict",
         "load.batch_sizes": "load.batch_sizes is load.concurrency now; rename the key",
@@ -176,8 +177,6 @@ class QualitySpec(Strict):
     """Held-out text and tasks that a variant must pass to be recommended.
 
     ``top_logprobs`` likeliest tokens are requested at every held-out position (0: no distances).
-    ``protocol: windows`` reads the held-out text as one stream, cut into windows of ``max_tokens``
-    as papers on WikiText-2 do, instead of as ``documents``.
     ``lossless_prompts`` are continued by plain and speculative servers, and answers to
     ``golden_probes`` are stored for a monitor; 0 leaves either out. ``sampled: false`` compares
     greedy answers only. ``chat_template_kwargs`` replace those of ``model`` in the gate, key by
@@ -192,7 +191,6 @@ class QualitySpec(Strict):
     max_tokens: Positive = 1024
     concurrency: Positive = 16
     top_logprobs: Annotated[Whole, Field(ge=0)] = 5
-    protocol: Literal["documents", "windows"] = "documents"
     lossless_prompts: Annotated[int, Field(ge=0)] = 16
     sampled: bool = True
     golden_probes: Annotated[int, Field(ge=0)] = 16

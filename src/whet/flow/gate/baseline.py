@@ -43,8 +43,8 @@ _TOKENIZER_FILES: Final = (
 class Endpoint:
     """A measured server: the user's name for it (``ref``) and the model that answered.
 
-    ``settings`` are the engine and arguments that whet served it with, ``weights_sha256`` and
-    ``scheme`` those of the served folder; all None for an external server.
+    ``settings`` are the engine and arguments that whet served it with, ``weights_sha256`` is of
+    the served folder; both None for an external server.
     """
 
     ref: str
@@ -52,7 +52,6 @@ class Endpoint:
     engine_version: str | None = None
     weights_sha256: str | None = None
     settings: str | None = None
-    scheme: str | None = None
 
     def computes_as(self, other: Endpoint) -> bool:
         """Return whether whet served the same weights in the same way.

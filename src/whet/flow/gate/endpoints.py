@@ -162,7 +162,6 @@ def serve_candidate(
             engine_version=resolved.engine_version,
             weights_sha256=candidate.facts.weights_sha256,
             settings=_settings(resolved),
-            scheme=candidate.facts.stored.scheme,
         )
         yield LiveEndpoint(
             url=server.base_url, side=side, max_length=length, ensure_alive=server.ensure_alive

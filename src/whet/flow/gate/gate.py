@@ -296,7 +296,6 @@ def _plan(
         tolerances=job.options.tolerances,
         arrays=job.scratch / ARRAYS if side is not None else None,
         checks=None if side is None else _checks(job, side, base),
-        scheme=None if side is None else side.scheme,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 from cyclopts.types import NonNegativeInt, PositiveInt
@@ -50,17 +50,15 @@ class MeasureOptions:
     tolerance: Annotated[tuple[float, ...], Parameter(name="--tolerance")] = ()
     """Allowed perplexity increase as a share. Repeatable. Default: 0.01, which is 1%."""
     max_documents: int | None = None
-    """Documents, or windows, at most. Default: 200."""
+    """Documents at most. Default: 200."""
     max_tasks: int | None = None
     """Questions at most. Default: 300."""
     max_tokens: int | None = None
-    """Tokens of a document, or of a window, at most. Default: 1024."""
+    """Tokens of a document at most. Default: 1024."""
     concurrency: PositiveInt = 16
     """Requests in flight."""
     top_logprobs: int | None = None
     """Likeliest tokens per position, for KL and flips; 0 measures neither. Default: 5."""
-    protocol: Literal["documents", "windows"] | None = None
-    """Perplexity of documents, or of windows as in papers on WikiText-2. Default: documents."""
 
 
 @Parameter(name="*", group=Group.create_ordered("lm-evaluation-harness"))
@@ -184,5 +182,4 @@ _FLAGS: Final = {
     "max_tokens": "--max-tokens",
     "concurrency": "--concurrency",
     "top_logprobs": "--top-logprobs",
-    "protocol": "--protocol",
 }

@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from whet.client.endpoint import KEY_VARIABLE
 from whet.core.counters import RUNNING
@@ -25,15 +24,13 @@ from whet.core.units import human_duration
 from whet.engines import get_profile
 from whet.flow.watch.options import WatchOptions
 from whet.levers import judge_start
-from whet.watch.causes import Finding, diagnose
+from whet.watch.causes import Finding, diagnose, write_proposal
 from whet.watch.detectors import LEAST, Cusum
 from whet.watch.exporter import Exporter
-from whet.watch.journal import Journal
 from whet.watch.observation import Observation
 from whet.watch.probe import Identity, Target, identity_of, observe, probe_share
-from whet.watch.proposal import write_proposal
 from whet.watch.source import WatchSource, read_source
-from whet.watch.state import Period, WatchState, advance
+from whet.watch.state import Journal, Period, WatchState, advance
 
 MOST_PROBE_SHARE: Final = 0.01
 """Of the measured capacity that probes take of a server that is fully loaded."""
@@ -43,7 +40,6 @@ _AGAIN_S: Final = 10.0
 """A mismatch is looked at again after so long, where the period is longer."""
 _LEARN_S: Final = 600.0
 _SERVER_KEY: Final = "VLLM_API_KEY"
-_LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass
@@ -165,7 +161,6 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
         envelope=source.envelope,
         golden=source.golden,
         timeout_s=min(30.0, max(2.0, options.period)),
-        local=urlsplit(options.url).hostname in _LOCAL,
         names=get_profile(source.engine.engine).counters_of(source.engine.variant),
     )
     share = probe_share(target, options.period)

@@ -42,14 +42,12 @@ def advice_of(facts: Facts, resolved: Resolved, machine: Machine | None = None) 
     ]
     if not pairs:
         return ()
-    lengths = {variant.name: resolved.max_model_len(variant, facts) for _, variant in pairs}
     traffic = _traffic(facts)
     by_sentence: dict[str, list[str]] = defaultdict(list)
     for item, variant in pairs:
         predicted = get_profile(item.engine).planned_engine is not None  # else its flags differ
         sentences = [
             *_gate_advice(spec),
-            *_window_advice(spec, lengths[variant.name]),
             *_tier_advice(spec, device),
             *(advise(variant, target=target, device=device, traffic=traffic) if predicted else ()),
             *_repeat_advice(facts, variant),
@@ -66,20 +64,10 @@ def advice_of(facts: Facts, resolved: Resolved, machine: Machine | None = None) 
 def _gate_advice(spec: Spec) -> Iterator[str]:
     """Advise where the gate has too little text for a verdict."""
     quality = spec.quality
-    if quality.protocol == "documents" and quality.max_documents < MIN_DOCUMENTS:
+    if quality.max_documents < MIN_DOCUMENTS:
         yield (
             f"quality.max_documents {quality.max_documents} is too few to judge perplexity, and a "
             f"variant without a verdict is not recommended: give {MIN_DOCUMENTS} or more"
-        )
-
-
-def _window_advice(spec: Spec, max_model_len: int) -> Iterator[str]:
-    """Advise if a window and the one token that the server generates after it do not fit."""
-    needed = spec.quality.max_tokens + 1
-    if spec.quality.protocol == "windows" and max_model_len < needed:
-        yield (
-            f"max_model_len {max_model_len:,} has no room for a window of quality.max_tokens and "
-            f"one token: set it to {needed:,}, or lower quality.max_tokens"
         )
 
 

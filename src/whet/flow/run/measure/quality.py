@@ -50,7 +50,6 @@ def measure_variant_quality(
         scoring_defect=_scoring_defect(store, resolved),
         counter_names=profile.counters_of(resolved.variant),
         dialect=profile.scoring.dialect,
-        scheme=None if _has_baseline_weights(plan, resolved) else running_scheme(resolved),
     )
     try:
         measured = measure_quality(
@@ -69,13 +68,6 @@ def measure_variant_quality(
     if measured.plain is not None:
         store.put(PLAIN, name, measured.plain)
     store.put(KIND, name, measured.record)
-
-
-def _has_baseline_weights(plan: Plan, resolved: ResolvedEngine) -> bool:
-    """Return whether the weights are the baseline's: quantization then cannot cause a loss."""
-    both = (plan.baseline(), resolved)
-    sides = [(each.variant.model_path, running_scheme(each)) for each in both]
-    return sides[0] == sides[1]
 
 
 def _checks(plan: Plan, store: RunStore, resolved: ResolvedEngine) -> ChecksPlan:

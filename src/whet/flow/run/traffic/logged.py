@@ -33,6 +33,7 @@ from whet.load.sharing import ideal_hit_rate
 from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS
 from whet.requests import LoggedRequest, LogReader, count_doubt, media, plain_messages
+from whet.requests.records import request_line
 from whet.requests.sample import (
     CAPACITY,
     PARTS,
@@ -43,8 +44,7 @@ from whet.requests.sample import (
     read_sample,
     sample_log,
 )
-from whet.requests.trace_units import time_unit
-from whet.requests.writer import request_line
+from whet.requests.trace_formats import time_unit
 
 TRAFFIC: Final = "traffic.jsonl"
 TIMES: Final = "arrivals.json"
