@@ -71,7 +71,6 @@ def test_a_tiny_model_is_foreseen_to_the_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "stored", "bits"),
     [
-        ({"scheme": "W4A16_ASYM"}, "W4A16", 4 + 20 / 128),
         ({"scheme": "W8A16"}, "W8A16", 8 + 16 / 128),
         ({"scheme": "W8A8"}, "W8A8-INT8", 8 + 16 / 5120),
         ({"scheme": "FP8"}, "FP8", 8.0),

@@ -18,7 +18,7 @@ def replayed(weight: torch.Tensor, x: torch.Tensor, fit: UnitFit) -> float:
     smooth = x / fit.column_scale
     step = smooth.abs().amax(dim=1, keepdim=True) / 127.5
     rounded = fake_quantize(smooth, step, None, INT8.scheme.input_activations)
-    answer = rounded.double() @ INT8.round(fit.weight, fit.qparams).double().T
+    answer = rounded.double() @ INT8.round(fit.weight, fit.scale).double().T
     return float((answer - x.double() @ weight.double().T).square().sum())
 
 

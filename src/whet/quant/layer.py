@@ -17,7 +17,7 @@ from whet.quant.coordinate_descent import row_slices
 from whet.quant.fold import LinearScales, fold_scales, row_scale, scale_rounding
 from whet.quant.gram import InputStats, output_error
 from whet.quant.packing import pack, unpack
-from whet.quant.rounding import Grid, QParams
+from whet.quant.rounding import Grid
 from whet.quant.stream import LayerStats
 from whet.quant.unit import UnitFit, UnitProblem
 
@@ -81,7 +81,6 @@ class LayerQuantizer:
     wide: torch.dtype | None
     head_dim: int
     norm_offset: float
-    clip: bool
     kv_cache: bool
     device: torch.device
 
@@ -149,7 +148,6 @@ class LayerQuantizer:
             ),
             unclipped_rows=sum(part.shape[0] for part in unclipped),
             grid=self.grid,
-            clip=self.clip,
         )
 
     def _linear_scales(
@@ -185,22 +183,21 @@ class LayerQuantizer:
         """Replace the unit's weights in the stored tensors; the meter gets their error."""
         stored, meter = results
         inputs = None if layer.stats is None else layer.stats.units[unit.name]
-        nearest = None if inputs is None else self.grid.qparams(layer.stacked(unit, self.device))
+        nearest = None if inputs is None else self.grid.scales(layer.stacked(unit, self.device))
         start = 0
         for linear in unit.linears:
             divisor = scales[linear].rows
             rows = slice(start, start + divisor.shape[0])
             start = rows.stop
-            fitted = fit.qparams.rows(rows)
-            qparams = self.grid.stored(QParams(scale=fitted.scale / divisor, zero=fitted.zero))
+            scale = self.grid.stored_scale(fit.scale[rows] / divisor)
             weight = fit.weight[rows] / divisor
-            packed = pack(weight, qparams, self.grid)
+            packed = pack(weight, scale, self.grid)
             dequantized = unpack(packed, self.grid)
             del stored[f"{linear}.weight"]
             stored |= {f"{linear}.{name}": tensor for name, tensor in packed.items()}
             if inputs is not None and nearest is not None:
                 source = layer.tensors[f"{linear}.weight"]
-                meter.add(linear, source, nearest.rows(rows), inputs, (dequantized, scales[linear]))
+                meter.add(linear, source, nearest[rows], inputs, (dequantized, scales[linear]))
 
     def _activation_scales(
         self, layer: SourceLayer, stats: LayerStats, scales: Mapping[str, LinearScales]
@@ -247,7 +244,7 @@ class BlockMeter:
         self,
         linear: str,
         source: Tensor,
-        nearest: QParams,
+        nearest: Tensor,
         inputs: InputStats,
         stored: tuple[Tensor, LinearScales],
     ) -> None:
@@ -268,7 +265,7 @@ class BlockMeter:
             weight, own = source[part].to(inputs.gram), scales.of_rows(part)
             self.whole += total(weight)
             self.stored += total(own.undo(dequantized[part]).sub_(weight))
-            rounded = self.grid.round(weight, nearest.rows(part)).to(self.grid.dtype)
+            rounded = self.grid.round(weight, nearest[part]).to(self.grid.dtype)
             self.nearest += total(rounded.float().sub_(weight))
             if self.wide_dtype is not None:
                 wide = own.apply(weight).to(self.wide_dtype).float()

@@ -16,7 +16,7 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig
 from torch import Tensor
 
 from whet.quant.coordinate_descent import row_slices
-from whet.quant.rounding import Grid, QParams
+from whet.quant.rounding import Grid
 
 _KV_CACHE: Final = {
     "num_bits": 8,
@@ -36,15 +36,13 @@ def format_of(grid: Grid) -> str:
     return str(CompressionFormat.int_quantized.value)
 
 
-def pack(weight: Tensor, qparams: QParams, grid: Grid) -> dict[str, Tensor]:
+def pack(weight: Tensor, scale: Tensor, grid: Grid) -> dict[str, Tensor]:
     """The tensors of one linear, by their names within it.
 
-    ``weight`` is float32 [O, K], scaled as stored; ``qparams.scale`` has the stored dtype.
+    ``weight`` is float32 [O, K], scaled as stored; ``scale`` [O, K/g] has the stored dtype.
     """
-    scale = qparams.scale[:1, 0] if grid.per_tensor else qparams.scale
+    scale = scale[:1, 0] if grid.per_tensor else scale
     state = {"weight": weight, "weight_scale": scale.contiguous()}
-    if qparams.zero is not None:
-        state["weight_zero_point"] = qparams.zero.to(torch.int8)
     packed: dict[str, Tensor] = _compressor(grid).compress(state, grid.scheme)
     return packed
 
@@ -67,8 +65,6 @@ def stored_parts(
         per_word = 32 // grid.bits
         parts["weight_packed"] = (torch.int32, (outputs, inputs // per_word))
         parts["weight_shape"] = (torch.int64, (2,))
-        if not grid.symmetric:
-            parts["weight_zero_point"] = (torch.int32, (-(-outputs // per_word), groups))
     else:
         parts["weight"] = (torch.float8_e4m3fn if grid.is_float else torch.int8, (outputs, inputs))
     if grid.static_inputs:
@@ -94,15 +90,15 @@ def _compressor(grid: Grid) -> Any:
     return FloatQuantizationCompressor if grid.is_float else IntQuantizationCompressor
 
 
-def is_nearest(stored: Tensor, weight: Tensor, qparams: QParams, grid: Grid) -> bool:
+def is_nearest(stored: Tensor, weight: Tensor, scale: Tensor, grid: Grid) -> bool:
     """Whether every ``stored`` value is as near to ``weight`` as the grid allows, all [O, K].
 
     A dequantized value is itself rounded to the model's dtype, up to 2⁻⁸ of it in bf16.
     """
-    slack = qparams.scale.float().mean() * 2**-7
+    slack = scale.float().mean() * 2**-7
     for rows in row_slices(weight):
         part = weight[rows]
-        nearest = grid.round(part, qparams.rows(rows))
+        nearest = grid.round(part, scale[rows])
         bound = (nearest - part).abs_().add_(nearest.abs_().mul_(2**-7)).add_(slack)
         if not bool(((stored[rows] - part).abs_() <= bound).all()):
             return False

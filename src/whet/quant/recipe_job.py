@@ -45,7 +45,6 @@ from whet.quant.verify import Expected, verify_weights
 METHODS: Final[Mapping[MethodName, Method]] = {
     "awq": Method(fit=awq.fit),
     "gptq": Method(fit=gptq.fit, nearest=False),
-    "awq+gptq": Method(fit=gptq.fit_scaled, nearest=False),
     "smoothquant": Method(fit=smoothquant.fit),
     "rtn": Method(fit=round_to_nearest),
 }
@@ -111,7 +110,6 @@ class RecipeJob:
             wide=self._wide,
             head_dim=model.facts.head_dim,
             norm_offset=model.architecture.norm_offset,
-            clip=recipe.clip,
             kv_cache=recipe.kv_cache is not None,
             device=model.device,
         )
@@ -198,7 +196,7 @@ class RecipeJob:
 
     def _config(self, wide: frozenset[str]) -> QuantizationConfig:
         grid = self._grid
-        if "gptq" in self.recipe.method and grid.packed:
+        if self.recipe.method == "gptq" and grid.packed:
             grid = with_static_order(grid)
         return quantization_config(
             grid,

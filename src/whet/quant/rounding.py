@@ -1,4 +1,4 @@
-"""The grid that weights are rounded to, as compressed-tensors defines it."""
+"""The symmetric grid that weights are rounded to, as compressed-tensors defines it."""
 
 from __future__ import annotations
 
@@ -23,40 +23,6 @@ _PRESETS = {"W4A8_FP8": "W4AFP8"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QParams:
-    """Scales and zero points: ``scale`` [O, K/g] float32 and, where asymmetric, ``zero``.
-
-    ``zero`` holds whole numbers: the code that represents 0. Those of a stack of units have its
-    dimension before.
-    """
-
-    scale: Tensor
-    zero: Tensor | None = None
-
-    def rows(self, selected: slice) -> QParams:
-        """Those of some rows."""
-        zero = None if self.zero is None else self.zero[..., selected, :]
-        return QParams(scale=self.scale[..., selected, :], zero=zero)
-
-    def of_unit(self, number: int) -> QParams:
-        """Those of one unit of a stack."""
-        zero = None if self.zero is None else self.zero[number]
-        return QParams(scale=self.scale[number], zero=zero)
-
-    def where(self, mask: Tensor, other: QParams) -> QParams:
-        """``other`` where ``mask`` ([O, K/g] or [O, 1]) holds, this one elsewhere."""
-        zero = None
-        if self.zero is not None and other.zero is not None:
-            zero = torch.where(mask, other.zero, self.zero)
-        return QParams(scale=torch.where(mask, other.scale, self.scale), zero=zero)
-
-    def per_column(self, group: int) -> tuple[Tensor, Tensor | None]:
-        """Scale and zero point of every column: [O, K]."""
-        zero = None if self.zero is None else self.zero.repeat_interleave(group, dim=1)
-        return self.scale.repeat_interleave(group, dim=1), zero
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
     """The values that one scheme can store: integers of ``bits`` bits, or 8-bit floats.
 
@@ -69,7 +35,6 @@ class Grid:
     bits: int
     group_size: int | None
     is_float: bool
-    symmetric: bool
     per_tensor: bool
     dtype: torch.dtype
 
@@ -77,38 +42,29 @@ class Grid:
         """Columns that share a scale."""
         return self.group_size or inputs
 
-    def qparams(self, weight: Tensor, shrink: float = 1.0) -> QParams:
-        """The scales of ``weight`` [..., O, K]: absmax·``shrink`` / 7.5 at 4 bits, never zero."""
+    def scales(self, weight: Tensor, shrink: float = 1.0) -> Tensor:
+        """Scales [..., O, K/g] of ``weight`` [..., O, K]: absmax·``shrink`` / 7.5 at 4 bits, never 0."""
         low, high = self.grouped(weight).aminmax(dim=-1)
         if self.per_tensor:
             low, high = low.min().expand_as(low), high.max().expand_as(high)
-        scale, zero = calculate_qparams(low * shrink, high * shrink, self.scheme.weights)
-        scale = self.stored_scale(scale).float()
-        return QParams(scale=scale, zero=None if self.symmetric else zero.float())
+        scale, _ = calculate_qparams(low * shrink, high * shrink, self.scheme.weights)
+        return self.stored_scale(scale).float()
 
     def stored_scale(self, scale: Tensor) -> Tensor:
         """``scale`` in the stored dtype, at least its smallest normal number: never 0."""
         return scale.to(self.dtype).clamp_(min=torch.finfo(self.dtype).tiny)
 
-    def stored(self, qparams: QParams) -> QParams:
-        """The same with the scale in the stored dtype."""
-        return QParams(scale=self.stored_scale(qparams.scale), zero=qparams.zero)
+    def round(self, weight: Tensor, scale: Tensor) -> Tensor:
+        """``weight`` [..., O, K] moved to its nearest grid points, dequantized, float32.
 
-    def round(self, weight: Tensor, qparams: QParams) -> Tensor:
-        """``weight`` [..., O, K] moved to its nearest grid points, dequantized, float32."""
-        scale = qparams.scale.unsqueeze(-1)
+        ``scale`` is [..., O, K/g].
+        """
+        scale = scale.unsqueeze(-1)
         codes = self.grouped(weight) / scale
         if self.is_float:
             largest = torch.finfo(_FLOAT8).max
             return codes.clamp_(-largest, largest).to(_FLOAT8).float().mul_(scale).flatten(-2)
-        zero = None if qparams.zero is None else qparams.zero.unsqueeze(-1)
-        if zero is not None:
-            codes += zero
-        low, high = self.code_range
-        codes = codes.round_().clamp_(low, high)
-        if zero is not None:
-            codes -= zero
-        return codes.mul_(scale).flatten(-2)
+        return codes.round_().clamp_(*self.code_range).mul_(scale).flatten(-2)
 
     @property
     def code_range(self) -> tuple[int, int]:
@@ -121,13 +77,12 @@ class Grid:
         return weight.view(*weight.shape[:-1], -1, self.group(weight.shape[-1]))
 
     def stored_bits(self, outputs: int, inputs: int) -> int:
-        """Bits on the disk of one linear: codes, scales, zero points, its shape."""
+        """Bits on the disk of one linear: codes, scales, its shape."""
         groups = inputs // self.group(inputs)
         scale_bits = torch.finfo(self.dtype).bits
         scales = scale_bits if self.per_tensor else outputs * groups * scale_bits
-        zeros = 0 if self.symmetric else outputs * groups * self.bits
         shape = 128 if self.packed else 0
-        return outputs * inputs * self.bits + scales + zeros + shape
+        return outputs * inputs * self.bits + scales + shape
 
     @property
     def packed(self) -> bool:
@@ -158,7 +113,6 @@ def make_grid(scheme: str, group_size: int, dtype: torch.dtype) -> Grid:
         bits=int(weights.num_bits),
         group_size=weights.group_size,
         is_float=weights.type == QuantizationType.FLOAT,
-        symmetric=bool(weights.symmetric),
         per_tensor=weights.strategy == QuantizationStrategy.TENSOR,
         dtype=dtype,
     )

@@ -40,7 +40,7 @@ def engine() -> FakeEngine:
 def spec_of(folder: Path, **recipe: Any) -> Spec:
     """The preset on a model that takes every scheme, with little calibration text."""
     text = folder / "heldout.jsonl"
-    cheap = {"calibration": {"source": str(text), "samples": 8, "max_tokens": 32}, "clip": False}
+    cheap = {"calibration": {"source": str(text), "samples": 8, "max_tokens": 32}}
     spec = tiny_spec(
         folder,
         preset="schemes",

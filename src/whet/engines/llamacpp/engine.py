@@ -14,12 +14,12 @@ from threading import Event
 from typing import Final
 
 from whet.core.errors import EngineStartError, UsageError
-from whet.core.llama_cpp import GGUF_NAME, find_program
+from whet.core.llama_cpp import find_program
 from whet.core.names import did_you_mean
 from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
 from whet.core.redact import public_env
-from whet.core.spec import GGUF_SCHEMES, EngineSpec
+from whet.core.spec import EngineSpec
 from whet.engines.command import all_words, refuse_owned, shell_line
 from whet.engines.launch import serve_process
 from whet.engines.llamacpp.tokens import require_same_ids
@@ -60,7 +60,7 @@ class LlamaCppEngine:
         """Every flag; ``UsageError`` for one that this llama-server does not have."""
         program = _program(spec)
         name = _name(variant.model_path)
-        model = ("--model", gguf_file(variant.model_path), "--alias", name)
+        model = ("--model", variant.model_path, "--alias", name)
         listen = ("--host", "127.0.0.1", "--port", "{port}", "--metrics")
         argv = (program, *model, *listen, "--offline", *_words(variant, program))
         env = tuple(sorted({**_ambient(), **dict(variant.env)}.items()))
@@ -79,10 +79,10 @@ class LlamaCppEngine:
     def unsupported(self, resolved: ResolvedEngine) -> str | None:
         """What llama-server does not serve, or whet does not set up on it."""
         variant = resolved.variant
-        if not _is_gguf(variant.model_path, variant.scheme):
+        if not variant.model_path.endswith(".gguf"):
             return (
-                f"llama.cpp serves GGUF files, and these weights are {variant.scheme}; use a "
-                f"recipe with scheme {' or '.join(GGUF_SCHEMES)}, or weights: ./file.gguf"
+                f"llama.cpp serves GGUF files, and these weights are {variant.scheme}; make a file "
+                "with llama.cpp's tools and set weights: ./file.gguf"
             )
         if variant.loras:
             return "whet serves adapters on vLLM only; leave loras out, or the engine"
@@ -100,17 +100,8 @@ class LlamaCppEngine:
 @contextmanager
 def _serve(resolved: ResolvedEngine, log: Path, stop: Event | None) -> Iterator[Server]:
     with serve_process(resolved, log=log, stop=stop) as server:
-        require_same_ids(server.base_url, Path(resolved.variant.model_path))
+        require_same_ids(server.base_url, Path(resolved.variant.model_path).parent)
         yield server
-
-
-def gguf_file(path: str) -> str:
-    """The file itself, or the one that a recipe writes into its folder."""
-    return path if path.endswith(".gguf") else str(Path(path) / GGUF_NAME)
-
-
-def _is_gguf(path: str, scheme: str) -> bool:
-    return path.endswith(".gguf") or scheme in GGUF_SCHEMES or Path(gguf_file(path)).is_file()
 
 
 def _no_speculation(speculation: Speculation) -> str | None:
@@ -121,11 +112,10 @@ def _no_speculation(speculation: Speculation) -> str | None:
         names = ", ".join(name for name, _ in speculation.options)
         return f"llama.cpp has no speculation option {names}; leave it out"
     path = speculation.draft_path
-    # A recipe of the spec is written before its server starts, so the folder may be empty yet.
-    if path is not None and Path(path).is_dir() and not Path(gguf_file(path)).is_file():
+    if path is not None and not path.endswith(".gguf"):
         return (
-            f"llama.cpp drafts with a GGUF file, and {path} has none; write one (whet quantize "
-            f"DRAFT OUT --scheme Q8_0) and set speculation.draft to it"
+            f"llama.cpp drafts with a GGUF file, and {path} is another form; make one with "
+            "llama.cpp's tools and set speculation.draft to it"
         )
     return None
 
@@ -217,7 +207,7 @@ def _speculation_words(speculation: Speculation) -> list[str]:
     if speculation.method == "ngram":
         words += ["--spec-ngram-simple-size-n", str(min(_NGRAM, speculation.num_tokens))]
     if speculation.draft_path is not None:
-        words += ["--spec-draft-model", gguf_file(speculation.draft_path)]
+        words += ["--spec-draft-model", speculation.draft_path]
     return words
 
 
