@@ -10,7 +10,7 @@ import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
 from whet.checkpoint import read_facts, weights_facts
-from whet.checkpoint.locate import local_folder
+from whet.checkpoint.hub import local_folder
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.errors import CheckpointError
 from whet.demo import pair_paths

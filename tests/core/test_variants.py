@@ -18,7 +18,7 @@ from whet.core.spec import (
     VariantSpec,
     parse_spec,
 )
-from whet.core.spec.schemes import SCHEMES
+from whet.core.spec.recipe import SCHEMES
 from whet.core.spec.variants import expand_sweeps
 
 MINIMAL: dict[str, Any] = {

@@ -11,7 +11,7 @@ from torch import Tensor
 from whet.quant import awq
 from whet.quant.awq import families, search_clip, search_scale, stacks
 from whet.quant.gram import InputMeter, InputStats
-from whet.quant.recipe_job import METHODS
+from whet.quant.layer_pass import METHODS
 from whet.quant.rounding import Grid, make_grid
 from whet.quant.unit import UnitFit, UnitProblem
 
@@ -66,8 +66,8 @@ def test_units_that_share_a_scale_are_weighed_by_their_tokens() -> None:
 def test_outlier_channels_lose_less_than_with_rounding_to_nearest(seed: int) -> None:
     weight, x = with_outliers(seed)
     unit = problem(weight, x)
-    nearest = METHODS["rtn"].fit([[unit]])[0]
-    fit = METHODS["awq"].fit([[unit]])[0]
+    nearest = METHODS["rtn"]([[unit]])[0]
+    fit = METHODS["awq"]([[unit]])[0]
     assert fit.ratio is not None
     assert fit.ratio > 0
     assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, nearest)
@@ -100,9 +100,9 @@ def test_units_fitted_in_a_stack_are_as_each_alone() -> None:
         weight, x = with_outliers(seed)
         units.append(replace(problem(weight, x[: 100 + 90 * seed]), name=f"experts.{seed}.down"))
     units.insert(1, replace(problem(*with_outliers(9), folds=False), name="experts.9.down"))
-    together = METHODS["awq"].fit([[unit] for unit in units])
+    together = METHODS["awq"]([[unit] for unit in units])
     for unit, fit in zip(units, together, strict=True):
-        (alone,) = METHODS["awq"].fit([[unit]])
+        (alone,) = METHODS["awq"]([[unit]])
         assert fit.ratio == alone.ratio
         torch.testing.assert_close(fit.column_scale, alone.column_scale)
         torch.testing.assert_close(fit.scale, alone.scale)
@@ -116,7 +116,7 @@ def test_a_shared_scale_is_one_over_several_stacks(monkeypatch: pytest.MonkeyPat
     (whole,), ratios = search_scale(list(stacks(units, shared=True)))
     monkeypatch.setattr(awq, "PART", 2 * units[0].weight.numel())
     assert [len(stack.units) for stack in stacks(units, shared=True)] == [2, 1]
-    fits = METHODS["awq"].fit([units])
+    fits = METHODS["awq"]([units])
     assert {fit.ratio for fit in fits} == set(ratios)
     for fit in fits:
         torch.testing.assert_close(fit.column_scale, whole)
@@ -124,7 +124,7 @@ def test_a_shared_scale_is_one_over_several_stacks(monkeypatch: pytest.MonkeyPat
 
 def test_nothing_to_absorb_a_scale_means_no_scale() -> None:
     weight, x = with_outliers(1)
-    fit = METHODS["awq"].fit([[problem(weight, x, folds=False)]])[0]
+    fit = METHODS["awq"]([[problem(weight, x, folds=False)]])[0]
     assert fit.ratio is None
     assert torch.equal(fit.column_scale, torch.ones(96))
 
@@ -169,8 +169,8 @@ def test_degenerate_inputs_and_weights_give_finite_answers(
     x[:, :dead] = 0
     x[:, -1] *= peak
     unit = problem(weight, x)
-    fit = METHODS["awq"].fit([[unit]])[0]
+    fit = METHODS["awq"]([[unit]])[0]
     for tensor in (fit.weight, fit.scale, fit.column_scale):
         assert bool(torch.isfinite(tensor).all())
-    nearest = METHODS["rtn"].fit([[unit]])[0]
+    nearest = METHODS["rtn"]([[unit]])[0]
     assert replayed(weight, x, fit) <= replayed(weight, x, nearest) * (1 + 1e-3) + 1e-9

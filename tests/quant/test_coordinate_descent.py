@@ -10,7 +10,7 @@ from tests.quant.test_awq import problem
 from whet.quant import coordinate_descent
 from whet.quant.coordinate_descent import CoordinateDescent, row_slices
 from whet.quant.gram import row_errors
-from whet.quant.recipe_job import METHODS
+from whet.quant.layer_pass import METHODS
 from whet.quant.rounding import make_grid
 
 GRID = make_grid("W4A16", 32, torch.float32)
@@ -79,9 +79,9 @@ def test_a_second_moment_without_rank_leaves_usable_scales() -> None:
 def test_parts_of_the_rows_are_the_whole(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = torch.randn(37, 96), torch.randn(300, 96) @ torch.randn(96, 96)
     unit = problem(weight, x, grid=GRID)
-    whole = METHODS[method].fit([[unit]])[0]
+    whole = METHODS[method]([[unit]])[0]
     monkeypatch.setattr(coordinate_descent, "PART", 96 * 10)
     assert len(list(row_slices(weight))) == 4
-    parts = METHODS[method].fit([[unit]])[0]
+    parts = METHODS[method]([[unit]])[0]
     torch.testing.assert_close(parts.scale, whole.scale)
     torch.testing.assert_close(parts.weight, whole.weight)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.quant.test_awq import problem, replayed, with_outliers
 from whet.quant.gptq import Feedback, reversed_factor
-from whet.quant.recipe_job import METHODS
+from whet.quant.layer_pass import METHODS
 from whet.quant.rounding import Grid, make_grid
 
 
@@ -61,9 +61,9 @@ def test_what_it_stores_is_on_the_grid_and_better_than_nearest(scheme: str) -> N
     x = x @ (torch.eye(96) + 0.2 * torch.randn(96, 96))
     grid = make_grid(scheme, 32, torch.bfloat16)
     unit = problem(weight, x, grid=grid)
-    fit = METHODS["gptq"].fit([[unit]])[0]
+    fit = METHODS["gptq"]([[unit]])[0]
     torch.testing.assert_close(grid.round(fit.weight, fit.scale), fit.weight, rtol=1e-5, atol=1e-6)
-    nearest = METHODS["rtn"].fit([[unit]])[0]
+    nearest = METHODS["rtn"]([[unit]])[0]
     assert replayed(weight, x, fit, grid) < 0.8 * replayed(weight, x, nearest, grid)
 
 
@@ -86,8 +86,8 @@ def test_degenerate_inputs_and_weights_never_lose_to_nearest(
     x[:, :dead] = 0
     x[:, -1] *= peak
     unit = problem(weight, x, grid=grid)
-    fit = METHODS["gptq"].fit([[unit]])[0]
+    fit = METHODS["gptq"]([[unit]])[0]
     assert bool(torch.isfinite(fit.weight).all())
-    nearest = METHODS["rtn"].fit([[unit]])[0]
+    nearest = METHODS["rtn"]([[unit]])[0]
     ours, theirs = replayed(weight, x, fit, grid), replayed(weight, x, nearest, grid)
     assert ours <= theirs * (1 + 1e-3) + 1e-9

@@ -6,15 +6,16 @@ from compressed_tensors.compressors import BaseCompressor, pack_to_int32
 from compressed_tensors.quantization import QuantizationConfig
 from compressed_tensors.quantization.lifecycle.forward import fake_quantize, quantize
 
-from whet.quant.packing import (
+from whet.quant.rounding import (
+    Grid,
     format_of,
-    is_nearest,
+    make_grid,
     pack,
     quantization_config,
     stored_parts,
     unpack,
 )
-from whet.quant.rounding import Grid, make_grid
+from whet.quant.verify import is_nearest
 
 SCHEMES = ("W4A16", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8")
 

@@ -13,12 +13,9 @@ from whet.core.spec import GROUPED, SIXTEEN_BIT, RecipeSpec
 _SHAPE_BYTES = 16  # the int64 [2] weight_shape of each module
 
 
-def bits_per_weight(bits: int, group_size: int, *, zero_points: bool = False) -> float:
-    """Stored bits a weight: the code, a 16-bit scale a group, and a zero point where there is one.
-
-    4 bits at group 128: 4.125 symmetric, 4.15625 (0.5195 bytes) with zero points.
-    """
-    return bits + (16 + (bits if zero_points else 0)) / group_size
+def bits_per_weight(bits: int, group_size: int) -> float:
+    """Stored bits a weight: the code and a 16-bit scale a group; 4.125 for 4 bits, group 128."""
+    return bits + 16 / group_size
 
 
 def predict_bits(recipe: RecipeSpec, widths: Sequence[int]) -> float:

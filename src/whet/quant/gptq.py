@@ -51,7 +51,6 @@ class Feedback:
 
     def __init__(self, gram: Tensor) -> None:
         """Factor H; ``QuantizationError`` where it has no usable factor."""
-        self.gram = gram
         self.order = gram.diagonal().argsort(descending=True)
         self._factor = reversed_factor(gram, self.order)
 

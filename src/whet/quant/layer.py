@@ -16,8 +16,7 @@ from whet.quant.architecture import CACHED, UnitMap
 from whet.quant.coordinate_descent import row_slices
 from whet.quant.fold import LinearScales, fold_scales, row_scale, scale_rounding
 from whet.quant.gram import InputStats, output_error
-from whet.quant.packing import pack, unpack
-from whet.quant.rounding import Grid
+from whet.quant.rounding import Grid, pack, unpack
 from whet.quant.stream import LayerStats
 from whet.quant.unit import UnitFit, UnitProblem
 
@@ -55,16 +54,8 @@ class QuantizedLayer:
     errors: tuple[UnitError, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Method:
-    """``fit`` chooses what is stored of groups of units; those of a group share a column scale.
-
-    ``nearest``: the stored weights are the scaled source rounded to nearest, which is checked on
-    the disk; error feedback moves them further.
-    """
-
-    fit: Callable[[Sequence[Sequence[UnitProblem]]], list[UnitFit]]
-    nearest: bool = True
+Fit = Callable[[Sequence[Sequence[UnitProblem]]], list[UnitFit]]
+"""Chooses what is stored of groups of units; those of a group share a column scale."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +66,7 @@ class LayerQuantizer:
     units that a mixed recipe keeps.
     """
 
-    method: Method
+    fit: Fit
     shares_scales: bool
     grid: Grid
     wide: torch.dtype | None
@@ -91,7 +82,7 @@ class LayerQuantizer:
         for groups in self._blocks(layer.units):
             problems = [[self._problem(layer, unit) for unit in group] for group in groups]
             units = chain.from_iterable(groups)
-            for unit, fit in zip(units, self.method.fit(problems), strict=True):
+            for unit, fit in zip(units, self.fit(problems), strict=True):
                 fits[unit.name] = fit
         scales = self._linear_scales(layer, fits)
         stored = {

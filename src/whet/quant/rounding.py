@@ -1,12 +1,26 @@
-"""The symmetric grid that weights are rounded to, as compressed-tensors defines it."""
+"""The symmetric grid that weights are rounded to, and the stored form of a linear.
+
+Both are compressed-tensors' own: it defines the grid, writes the tensors and reads them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
+from compressed_tensors.compressors import (
+    FloatQuantizationCompressor,
+    IntQuantizationCompressor,
+    PackedQuantizationCompressor,
+)
+from compressed_tensors.config import CompressionFormat
 from compressed_tensors.quantization import (
+    QuantizationArgs,
+    QuantizationConfig,
     QuantizationScheme,
+    QuantizationStatus,
     QuantizationStrategy,
     QuantizationType,
     preset_name_to_scheme,
@@ -20,6 +34,13 @@ _FLOAT8 = torch.float8_e4m3fn
 _PACKED_BITS = 4
 _PRESETS = {"W4A8_FP8": "W4AFP8"}
 """The library's names where they differ."""
+_KV_CACHE: Final = {
+    "num_bits": 8,
+    "type": "float",
+    "strategy": "tensor",
+    "dynamic": False,
+    "symmetric": True,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +64,7 @@ class Grid:
         return self.group_size or inputs
 
     def scales(self, weight: Tensor, shrink: float = 1.0) -> Tensor:
-        """Scales [..., O, K/g] of ``weight`` [..., O, K]: absmax·``shrink`` / 7.5 at 4 bits, never 0."""
+        """Scales [..., O, K/g] of ``weight`` [..., O, K]: absmax·``shrink`` / 7.5 at 4 bits."""
         low, high = self.grouped(weight).aminmax(dim=-1)
         if self.per_tensor:
             low, high = low.min().expand_as(low), high.max().expand_as(high)
@@ -118,12 +139,64 @@ def make_grid(scheme: str, group_size: int, dtype: torch.dtype) -> Grid:
     )
 
 
-def with_static_order(grid: Grid) -> Grid:
-    """The grid with GPTQ's column order in its config.
+def format_of(grid: Grid) -> str:
+    """``pack-quantized``, ``int-quantized`` or ``float-quantized``."""
+    if grid.packed:
+        return str(CompressionFormat.pack_quantized.value)
+    if grid.is_float:
+        return str(CompressionFormat.float_quantized.value)
+    return str(CompressionFormat.int_quantized.value)
 
-    Groups keep their columns (``actorder: static``), so engines read it like any other.
+
+def pack(weight: Tensor, scale: Tensor, grid: Grid) -> dict[str, Tensor]:
+    """The tensors of one linear, by their names within it.
+
+    ``weight`` is float32 [O, K], scaled as stored; ``scale`` [O, K/g] has the stored dtype.
     """
-    weights = grid.scheme.weights
-    assert weights is not None
-    ordered = weights.model_copy(update={"actorder": "static"})
-    return replace(grid, scheme=grid.scheme.model_copy(update={"weights": ordered}))
+    scale = scale[:1, 0] if grid.per_tensor else scale
+    state = {"weight": weight, "weight_scale": scale.contiguous()}
+    packed: dict[str, Tensor] = _compressor(grid).compress(state, grid.scheme)
+    return packed
+
+
+def unpack(state: Mapping[str, Tensor], grid: Grid) -> Tensor:
+    """The weight that an engine multiplies by: float32 [O, K], scaled as stored."""
+    weights = {name: tensor for name, tensor in state.items() if name != "input_scale"}
+    weight: Tensor = _compressor(grid).decompress(weights, grid.scheme)["weight"]
+    return weight.float()
+
+
+def stored_parts(
+    grid: Grid, outputs: int, inputs: int
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Name, dtype and shape of every tensor of a linear [O, K] (facts of the format)."""
+    groups = inputs // grid.group(inputs)
+    scale = (1,) if grid.per_tensor else (outputs, groups)
+    parts: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"weight_scale": (grid.dtype, scale)}
+    if grid.packed:
+        per_word = 32 // grid.bits
+        parts["weight_packed"] = (torch.int32, (outputs, inputs // per_word))
+        parts["weight_shape"] = (torch.int64, (2,))
+    else:
+        parts["weight"] = (torch.float8_e4m3fn if grid.is_float else torch.int8, (outputs, inputs))
+    if grid.static_inputs:
+        parts["input_scale"] = (grid.dtype, (1,))
+    return parts
+
+
+def quantization_config(grid: Grid, *, ignore: Sequence[str], kv_cache: bool) -> QuantizationConfig:
+    """``quantization_config`` of config.json: one grid for every linear that is not ignored."""
+    update = {"format": format_of(grid), "targets": ["Linear"]}
+    return QuantizationConfig(
+        config_groups={"group_0": grid.scheme.model_copy(update=update)},
+        format=format_of(grid),
+        quantization_status=QuantizationStatus.COMPRESSED,
+        ignore=list(ignore),
+        kv_cache_scheme=QuantizationArgs(**_KV_CACHE) if kv_cache else None,
+    )
+
+
+def _compressor(grid: Grid) -> Any:
+    if grid.packed:
+        return PackedQuantizationCompressor
+    return FloatQuantizationCompressor if grid.is_float else IntQuantizationCompressor

@@ -56,16 +56,11 @@ def working_recipes(folder: Path, recipe: RecipeSpec) -> tuple[RecipeSpec, ...]:
     return tuple(_working(folder, shapes, recipe))
 
 
-def settings_of(recipe: RecipeSpec) -> dict[str, object]:
-    """The keys that make a recipe, as whet.yaml has them."""
+def settings_text(recipe: RecipeSpec) -> str:
+    """``method: rtn, scheme: W4A16, group_size: 64``, as whet.yaml has them."""
     names = ["method", "scheme", *(["group_size"] if recipe.scheme in GROUPED else [])]
     names += [] if recipe.kv_cache is None else ["kv_cache"]
-    return {name: getattr(recipe, name) for name in names}
-
-
-def settings_text(recipe: RecipeSpec) -> str:
-    """``method: rtn, scheme: W4A16, group_size: 64``."""
-    return ", ".join(f"{name}: {value}" for name, value in settings_of(recipe).items())
+    return ", ".join(f"{name}: {getattr(recipe, name)}" for name in names)
 
 
 def _is_quantized(folder: Path) -> bool:

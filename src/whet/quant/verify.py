@@ -12,9 +12,9 @@ from torch import Tensor
 
 from whet.core.errors import QuantizationError
 from whet.quant.architecture import CACHED
+from whet.quant.coordinate_descent import row_slices
 from whet.quant.fold import LinearScales
-from whet.quant.packing import is_nearest, stored_parts, unpack
-from whet.quant.rounding import Grid
+from whet.quant.rounding import Grid, stored_parts, unpack
 from whet.quant.tensor_reader import TensorReader
 
 _AGAIN = "quantize again, and report it if it happens again"
@@ -134,3 +134,18 @@ def _near(state: Mapping[str, Tensor], scaled: Tensor, expected: Expected, grid:
     nearest = grid.round(scaled, grid.scales(scaled))
     distance, rtn_distance = torch.dist(stored, scaled), torch.dist(nearest, scaled)
     return bool(distance <= _FEEDBACK_BOUND * rtn_distance + 1e-6 * scaled.norm())
+
+
+def is_nearest(stored: Tensor, weight: Tensor, scale: Tensor, grid: Grid) -> bool:
+    """Whether every ``stored`` value is as near to ``weight`` as the grid allows, all [O, K].
+
+    A dequantized value is itself rounded to the model's dtype, up to 2⁻⁸ of it in bf16.
+    """
+    slack = scale.float().mean() * 2**-7
+    for rows in row_slices(weight):
+        part = weight[rows]
+        nearest = grid.round(part, scale[rows])
+        bound = (nearest - part).abs_().add_(nearest.abs_().mul_(2**-7)).add_(slack)
+        if not bool(((stored[rows] - part).abs_() <= bound).all()):
+            return False
+    return True
