@@ -79,8 +79,7 @@ class RecipeSpec(Strict):
         if not isinstance(data, dict):
             return data
         scheme = str(data.get("scheme", "W4A16"))
-        method = data.get("method") or _METHODS_OF.get(scheme, ("awq",))[0]
-        return {**data, "method": method}
+        return {**data, "method": data.get("method") or _METHODS_OF.get(scheme, ("awq",))[0]}
 
     @field_validator("scheme", mode="before")
     @classmethod
