@@ -71,8 +71,8 @@ def _sentence(ref: str, revision: str | None, error: Exception) -> str:
     if status == HTTPStatus.UNAUTHORIZED:
         return f"the hub does not accept the token for {ref} (401); correct HF_TOKEN or unset it"
     lines = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
-    said = redact(lines or type(error).__name__).rstrip(".:")
-    reason = said if status is None else f"it answers {status}"
+    stated = redact(lines or type(error).__name__).rstrip(".:")
+    reason = stated if status is None else f"it answers {status}"
     return f"{ref}{at} cannot be fetched from the hub ({reason}); try again, or give a local folder"
 
 
