@@ -30,7 +30,7 @@ def hub_errors(ref: str, revision: str | None) -> Iterator[None]:
     from huggingface_hub import errors
 
     # The hub's errors derive from those of its HTTP library: httpx in version 1, httpx2 in 2.
-    beneath = next(cls for cls in errors.HfHubHTTPError.__mro__ if cls.__name__ == "HTTPError")
+    beneath: Any = next(cls for cls in errors.HfHubHTTPError.__mro__ if cls.__name__ == "HTTPError")
     hub_utils().disable_progress_bars()
     hub_utils().logging.set_verbosity_error()
     try:
