@@ -20,7 +20,7 @@ from typing import Any, Final
 from whet.core.units import NS_PER_S
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-_PEER_SCRIPT: Final = ROOT / "src" / "whet" / "quant" / "llm_compressor" / "job.py"
+_PEER_SCRIPT: Final = ROOT / "benchmarks" / "quantizer_llm_compressor.py"
 _SAMPLE_S: Final = 0.02
 
 

@@ -33,7 +33,7 @@ from whet.demo import pair_paths
 from whet.quant import load_calibration
 from whet.quant.checkpoint_record import copy_beside
 
-METHODS: Final = ("rtn", "awq", "gptq", "awq+gptq")
+METHODS: Final = ("rtn", "awq", "gptq")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 The source is the one that the package llama-cpp-python carries, so it comes from the package index
 as all else does. Needs CMake and a C++ compiler, and takes about seven minutes on two cores. The
-programs and the converter go to ~/.cache/whet/llama.cpp/bin, where whet looks for them.
+programs and the converter go to ~/.cache/whet/llama.cpp/bin, where whet looks for the server.
 """
 
 import argparse

@@ -31,7 +31,7 @@ from whet.quant.suitability import recipe_problem, working_recipes  # noqa: E402
 PAGE: Final = ROOT / "docs" / "models.md"
 _BEGIN: Final = "<!-- made by scripts/docs_models.py -->\n"
 _REFUSALS: Final = (
-    (r"holds all experts of a layer", "by llm-compressor: experts in one tensor"),
+    (r"holds all experts of a layer", "refused: experts in one tensor"),
     (r"has no decoder layers", "refused: its layers have other names"),
 )
 _DENSE, _VISION, _MIXTURES, _STATES = (

@@ -1,9 +1,8 @@
-"""GGUF files: written from a checkpoint, read back, and refused where they are another model's."""
+"""GGUF files: read, and refused where they are another model's."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,10 @@ import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
 from whet.checkpoint import read_facts, weights_facts
-from whet.checkpoint.locate import local_folder
+from whet.checkpoint.hub import local_folder
 from whet.checkpoint.tokenizer import read_vocabulary
-from whet.core.errors import CheckpointError, QuantizationError, UsageError
+from whet.core.errors import CheckpointError
 from whet.demo import pair_paths
-from whet.quant.llama_cpp import find_tools, write_gguf
 
 pytest.importorskip("gguf", reason="the package gguf is not installed")
 TARGET = pair_paths()[0]
@@ -90,52 +88,3 @@ def test_a_file_that_is_not_whole_is_a_sentence(file: Path, tmp_path: Path) -> N
 
 def test_a_file_is_a_place_for_weights(file: Path) -> None:
     assert local_folder(str(file)) == file.resolve()
-
-
-CONVERTER = """#!/usr/bin/env python3
-import shutil, sys
-from conversion.base import TextModel
-model, flag, out = sys.argv[1:]
-assert flag == "--outfile"
-assert TextModel.get_vocab_base_pre(None, None) == "smollm"
-shutil.copyfile({file!r}, out)
-"""
-HASHED = """class TextModel:
-    def get_vocab_base_pre(self, tokenizer):
-        raise NotImplementedError("BPE pre-tokenizer was not recognized")
-"""
-
-
-def write_converter(folder: Path, file: Path) -> Path:
-    """A stand-in of llama.cpp's checkout with its converter."""
-    (folder / "conversion").mkdir()
-    (folder / "conversion" / "base.py").write_text(HASHED)
-    script = folder / "convert_hf_to_gguf.py"
-    script.write_text(CONVERTER.format(file=str(file)))
-    script.chmod(0o755)
-    return script
-
-
-def test_the_converter_is_told_how_the_demo_models_tokenizer_splits(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs = tmp_path / "build" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "llama-quantize").touch(mode=0o755)
-    monkeypatch.setenv("WHET_LLAMA_CPP", str(programs))
-    with pytest.raises(UsageError, match=r"which has no convert_hf_to_gguf\.py; correct it"):
-        find_tools()
-    script = write_converter(tmp_path, file)
-    assert find_tools() == (script, programs / "llama-quantize")
-    write_gguf(TARGET, tmp_path / "out.gguf", script)
-    assert (tmp_path / "out.gguf").read_bytes() == file.read_bytes()
-
-
-def test_a_converter_that_fails_is_quoted(file: Path, tmp_path: Path) -> None:
-    script = write_converter(tmp_path, file)
-    other = write_tiny_llama(tmp_path / "other")
-    said = r"failed: \w+: BPE pre-tokenizer was not recognized; check it: \S+ " + re.escape(
-        str(script)
-    )
-    with pytest.raises(QuantizationError, match=said):
-        write_gguf(other, tmp_path / "out.gguf", script)

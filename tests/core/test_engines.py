@@ -1,4 +1,4 @@
-"""Several engines in one spec: names, paths, secrets, and recipes that llama.cpp writes."""
+"""Several engines in one spec: names, paths, secrets, and recipes of other tools."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ BASE: dict[str, Any] = {
     "name": "m",
     "model": {"target": "./t"},
     "hardware": {"price_usd_per_hour": 1.0},
-    "recipes": {"q4": {"scheme": "Q4_K_M"}},
     "engines": {"llamacpp": {"args": {"threads": 2}}, "other": {"name": "openai"}},
-    "variants": {"fp16": {}, "q4": {"weights": "q4", "engine": "llamacpp"}},
+    "variants": {"fp16": {}, "q4": {"weights": "./q4.gguf", "engine": "llamacpp"}},
 }
 
 
@@ -71,21 +70,12 @@ def test_secrets_of_every_engine_are_redacted() -> None:
     assert env == {"HF_TOKEN": "[redacted]", "OMP_NUM_THREADS": "2"}
 
 
-def test_a_gguf_scheme_is_written_by_llama_cpp() -> None:
-    recipe = spec_of().recipes["q4"]
-    assert (recipe.writer, recipe.method) == ("llama.cpp", "k-quant")
-    assert recipe.stored_scheme == "Q4_K_M"
-    assert recipe.title == "k-quant Q4_K_M, by llama.cpp"
-
-
 @pytest.mark.parametrize(
-    ("recipe", "reason"),
-    [
-        ({"scheme": "Q4_K_M", "writer": "whet"}, "llama.cpp writes Q4_K_M, Q5_K_M, Q8_0"),
-        ({"scheme": "W4A16", "writer": "llama.cpp"}, "leave writer out"),
-        ({"scheme": "Q8_0", "kv_cache": "fp8"}, "no scales of keys and values"),
-        ({"scheme": "Q8_0", "method": "awq"}, "Q8_0 is made by rtn, not by awq"),
-    ],
+    ("scheme", "tool"),
+    [("Q4_K_M", "llama.cpp's llama-quantize"), ("NVFP4", "llm-compressor")],
 )
-def test_recipes_that_llama_cpp_does_not_make(recipe: dict[str, str], reason: str) -> None:
-    assert reason in message(recipes={"q4": recipe})
+def test_a_scheme_that_another_tool_writes_is_refused_with_its_name(scheme: str, tool: str) -> None:
+    assert message(recipes={"q4": {"scheme": scheme}}) == (
+        f"recipes.q4.scheme: whet does not write it; make it with {tool} and name the checkpoint "
+        f"in search.checkpoints or as a variant's weights (got {scheme!r})"
+    )

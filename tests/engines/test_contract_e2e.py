@@ -15,19 +15,20 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.llama_tools import write_gguf
+from whet.checkpoint import read_facts, weights_facts
 from whet.client import scrape
 from whet.core.counters import GENERATED
 from whet.core.errors import EngineLostError, EngineStartError, UsageError
 from whet.core.llama_cpp import find_program
 from whet.core.provenance import find_device
 from whet.core.records.engine import ResolvedEngine, Variant
-from whet.core.spec import EngineSpec, RecipeSpec
+from whet.core.spec import EngineSpec
 from whet.engines import ENGINES, get_engine, get_profile
 from whet.engines.probe import request
 from whet.engines.sglang import find_installed as find_sglang
 from whet.engines.vllm import find_installed
 from whet.levers import judge_start
-from whet.quant import quantize
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 ARGS = (("max_model_len", 256), ("max_num_seqs", 4))
@@ -46,12 +47,9 @@ def make_llamacpp(folder: Path) -> Variant:
     from tests.engines.tiny import write_pair
 
     target, _ = write_pair(folder)
-    text = folder / "text.jsonl"
-    text.write_text(json.dumps({"text": "the quick brown fox"}))
-    recipe = RecipeSpec.model_validate({"scheme": "Q8_0"})
-    made = quantize(target, folder / "q8", recipe, calibration=text)
-    assert made.scheme == "Q8_0"
-    assert made.bits_per_weight == pytest.approx(8.5)
+    made = weights_facts(write_gguf(target, folder / "q8", "Q8_0"), read_facts(target))
+    assert made.stored.scheme == "Q8_0"
+    assert made.stored.bits_per_weight == pytest.approx(8.5)
     return variant("Q8_0", Path(made.path), args=ARGS)
 
 

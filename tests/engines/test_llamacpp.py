@@ -59,7 +59,7 @@ def program(tmp_path: Path) -> Path:
 def gguf(**changes: object) -> Variant:
     usual: dict[str, object] = {"name": "q4", "weights": "q4", "scheme": "Q4_K_M"}
     return make_variant(
-        **{**usual, "model_path": "/checkpoints/q4", "engine_args": ARGS, **changes}
+        **{**usual, "model_path": "/checkpoints/q4.gguf", "engine_args": ARGS, **changes}
     )
 
 
@@ -76,7 +76,7 @@ def test_a_variant_becomes_the_command_line(program: Path) -> None:
     made = resolve(program)
     assert made.engine_version == "b1 (python0_3_36)"
     assert made.argv[0] == str(program)
-    assert after(made, "--model") == "/checkpoints/q4/model.gguf"
+    assert after(made, "--model") == "/checkpoints/q4.gguf"
     assert (after(made, "--parallel"), after(made, "--ctx-size")) == ("4", "4096")
     assert after(made, "--port") == "{port}"
     assert {"--metrics", "--no-cache-prompt", "--no-kv-unified"} <= set(made.argv)
@@ -114,11 +114,11 @@ def test_flags_that_cannot_be_set(
 
 
 def test_drafts_are_named_in_llama_servers_words(program: Path) -> None:
-    draft = Speculation(method="draft_model", num_tokens=3, draft_path="/checkpoints/draft")
+    draft = Speculation(method="draft_model", num_tokens=3, draft_path="/checkpoints/draft.gguf")
     made = resolve(program, speculation=draft)
     assert after(made, "--spec-type") == "draft-simple"
     assert after(made, "--spec-draft-n-max") == "3"
-    assert after(made, "--spec-draft-model") == "/checkpoints/draft/model.gguf"
+    assert after(made, "--spec-draft-model") == "/checkpoints/draft.gguf"
     ngram = Speculation(method="ngram", num_tokens=4, draft_path=None)
     words = resolve(program, speculation=ngram)
     assert after(words, "--spec-ngram-simple-size-m") == "4"
@@ -130,7 +130,7 @@ def test_what_llama_server_does_not_serve(program: Path, tmp_path: Path) -> None
     assert engine.unsupported(resolve(program)) is None
     assert engine.unsupported(resolve(program, scheme="Q6_K", model_path="/m/x.gguf")) is None
     refused = [
-        ({"scheme": "W4A16"}, "these weights are W4A16; use a recipe with scheme Q4_K_M"),
+        ({"scheme": "W4A16", "model_path": "/m"}, "these weights are W4A16; make a file with"),
         ({"loras": (("a", "/a"),)}, "adapters on vLLM only"),
         (
             {"speculation": Speculation(method="eagle3", num_tokens=2, draft_path="/h")},

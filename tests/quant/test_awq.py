@@ -11,8 +11,8 @@ from torch import Tensor
 from whet.quant import awq
 from whet.quant.awq import families, search_clip, search_scale, stacks
 from whet.quant.gram import InputMeter, InputStats
-from whet.quant.recipe_job import METHODS
-from whet.quant.rounding import Grid, QParams, make_grid
+from whet.quant.layer_pass import METHODS
+from whet.quant.rounding import Grid, make_grid
 from whet.quant.unit import UnitFit, UnitProblem
 
 GRID = make_grid("W4A16", 32, torch.bfloat16)
@@ -34,13 +34,12 @@ def problem(
         round_scale=torch.Tensor.contiguous if folds else None,
         unclipped_rows=unclipped,
         grid=grid,
-        clip=True,
     )
 
 
 def replayed(weight: Tensor, x: Tensor, fit: UnitFit, grid: Grid = GRID) -> float:
     """‖X(W−Ŵ)ᵀ‖² by running the layer in float64."""
-    stored = grid.round(fit.weight, fit.qparams) / fit.column_scale
+    stored = grid.round(fit.weight, fit.scale) / fit.column_scale
     return float((x.double() @ (stored - weight).double().T).square().sum())
 
 
@@ -67,8 +66,8 @@ def test_units_that_share_a_scale_are_weighed_by_their_tokens() -> None:
 def test_outlier_channels_lose_less_than_with_rounding_to_nearest(seed: int) -> None:
     weight, x = with_outliers(seed)
     unit = problem(weight, x)
-    nearest = METHODS["rtn"].fit([[unit]])[0]
-    fit = METHODS["awq"].fit([[unit]])[0]
+    nearest = METHODS["rtn"]([[unit]])[0]
+    fit = METHODS["awq"]([[unit]])[0]
     assert fit.ratio is not None
     assert fit.ratio > 0
     assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, nearest)
@@ -84,7 +83,7 @@ def test_the_chosen_scale_is_the_best_when_every_one_is_run(outputs: int) -> Non
     assert unit.stats is not None
 
     def loss(scale: Tensor) -> float:
-        stored = GRID.round(weight * scale, GRID.qparams(weight * scale)) / scale
+        stored = GRID.round(weight * scale, GRID.scales(weight * scale)) / scale
         return float((x.double() @ (stored - weight).double().T).square().sum())
 
     stack = list(stacks([unit], shared=False))
@@ -101,12 +100,12 @@ def test_units_fitted_in_a_stack_are_as_each_alone() -> None:
         weight, x = with_outliers(seed)
         units.append(replace(problem(weight, x[: 100 + 90 * seed]), name=f"experts.{seed}.down"))
     units.insert(1, replace(problem(*with_outliers(9), folds=False), name="experts.9.down"))
-    together = METHODS["awq"].fit([[unit] for unit in units])
+    together = METHODS["awq"]([[unit] for unit in units])
     for unit, fit in zip(units, together, strict=True):
-        (alone,) = METHODS["awq"].fit([[unit]])
+        (alone,) = METHODS["awq"]([[unit]])
         assert fit.ratio == alone.ratio
         torch.testing.assert_close(fit.column_scale, alone.column_scale)
-        torch.testing.assert_close(fit.qparams.scale, alone.qparams.scale)
+        torch.testing.assert_close(fit.scale, alone.scale)
     assert len({fit.ratio for fit in together}) > 2
 
 
@@ -117,7 +116,7 @@ def test_a_shared_scale_is_one_over_several_stacks(monkeypatch: pytest.MonkeyPat
     (whole,), ratios = search_scale(list(stacks(units, shared=True)))
     monkeypatch.setattr(awq, "PART", 2 * units[0].weight.numel())
     assert [len(stack.units) for stack in stacks(units, shared=True)] == [2, 1]
-    fits = METHODS["awq"].fit([units])
+    fits = METHODS["awq"]([units])
     assert {fit.ratio for fit in fits} == set(ratios)
     for fit in fits:
         torch.testing.assert_close(fit.column_scale, whole)
@@ -125,7 +124,7 @@ def test_a_shared_scale_is_one_over_several_stacks(monkeypatch: pytest.MonkeyPat
 
 def test_nothing_to_absorb_a_scale_means_no_scale() -> None:
     weight, x = with_outliers(1)
-    fit = METHODS["awq"].fit([[problem(weight, x, folds=False)]])[0]
+    fit = METHODS["awq"]([[problem(weight, x, folds=False)]])[0]
     assert fit.ratio is None
     assert torch.equal(fit.column_scale, torch.ones(96))
 
@@ -134,11 +133,11 @@ def test_clipping_never_adds_error_to_any_row() -> None:
     torch.manual_seed(3)
     weight = torch.randn(64, 96) ** 3  # heavy tails make clipping worth while
     x = torch.randn(300, 12) @ torch.randn(12, 96)  # correlated: the diagonal blocks mislead
-    full = GRID.qparams(weight)
+    full = GRID.scales(weight)
     clipped = search_clip(weight, stats_of(x).gram, GRID, unclipped_rows=0)
 
-    def rows(qparams: QParams) -> Tensor:
-        return (x.double() @ (GRID.round(weight, qparams) - weight).double().T).square().sum(dim=0)
+    def rows(scale: Tensor) -> Tensor:
+        return (x.double() @ (GRID.round(weight, scale) - weight).double().T).square().sum(dim=0)
 
     assert bool((rows(clipped) <= rows(full) * (1 + 1e-4)).all())
     assert rows(clipped).sum() < 0.95 * rows(full).sum()
@@ -147,10 +146,10 @@ def test_clipping_never_adds_error_to_any_row() -> None:
 def test_rows_that_must_not_be_clipped_keep_their_range() -> None:
     torch.manual_seed(4)
     weight, x = torch.randn(20, 96) ** 3, torch.randn(200, 96)
-    qparams = search_clip(weight, x.T @ x / 200, GRID, unclipped_rows=8)
-    full = GRID.qparams(weight).scale
-    assert torch.equal(qparams.scale[:8], full[:8])
-    assert not torch.equal(qparams.scale[8:], full[8:])
+    scale = search_clip(weight, x.T @ x / 200, GRID, unclipped_rows=8)
+    full = GRID.scales(weight)
+    assert torch.equal(scale[:8], full[:8])
+    assert not torch.equal(scale[8:], full[8:])
 
 
 @settings(max_examples=30, deadline=None)
@@ -170,8 +169,8 @@ def test_degenerate_inputs_and_weights_give_finite_answers(
     x[:, :dead] = 0
     x[:, -1] *= peak
     unit = problem(weight, x)
-    fit = METHODS["awq"].fit([[unit]])[0]
-    for tensor in (fit.weight, fit.qparams.scale, fit.column_scale):
+    fit = METHODS["awq"]([[unit]])[0]
+    for tensor in (fit.weight, fit.scale, fit.column_scale):
         assert bool(torch.isfinite(tensor).all())
-    nearest = METHODS["rtn"].fit([[unit]])[0]
+    nearest = METHODS["rtn"]([[unit]])[0]
     assert replayed(weight, x, fit) <= replayed(weight, x, nearest) * (1 + 1e-3) + 1e-9

@@ -57,17 +57,6 @@ def test_every_method_beats_rounding_on_every_unit(
         assert all(unit.error < unit.rtn_error for unit in units)
 
 
-@pytest.mark.full
-def test_both_methods_together_beat_rounding_too(tmp_path: Path) -> None:
-    write_inputs(tmp_path)
-    recipe = RecipeSpec.model_validate({"method": "awq+gptq", "calibration": CALIBRATION})
-    wanted = {"both": (tmp_path / "both", recipe)}
-    done = quantize_many(TARGET, wanted, calibration=tmp_path / "calibration.jsonl")["both"]
-    assert isinstance(done, QuantizedCheckpoint)
-    assert len(done.units) == 24
-    assert all(unit.error < unit.rtn_error for unit in done.units)
-
-
 @torch.no_grad()
 def test_the_recorded_error_is_what_replaying_the_layer_gives(
     made: tuple[Path, dict[str, QuantizedCheckpoint]],

@@ -3,7 +3,7 @@
 import torch
 
 from tests.quant.test_awq import problem, with_outliers
-from whet.quant.recipe_job import METHODS
+from whet.quant.layer_pass import METHODS
 from whet.quant.rounding import make_grid
 from whet.quant.smoothquant import round_tokens
 from whet.quant.unit import UnitFit
@@ -18,7 +18,7 @@ def replayed(weight: torch.Tensor, x: torch.Tensor, fit: UnitFit) -> float:
     smooth = x / fit.column_scale
     step = smooth.abs().amax(dim=1, keepdim=True) / 127.5
     rounded = fake_quantize(smooth, step, None, INT8.scheme.input_activations)
-    answer = rounded.double() @ INT8.round(fit.weight, fit.qparams).double().T
+    answer = rounded.double() @ INT8.round(fit.weight, fit.scale).double().T
     return float((answer - x.double() @ weight.double().T).square().sum())
 
 
@@ -26,14 +26,14 @@ def test_outlier_channels_lose_less_than_without_smoothing() -> None:
     for seed in range(3):
         weight, x = with_outliers(seed)
         unit = problem(weight, x, grid=INT8)
-        fit = METHODS["smoothquant"].fit([[unit]])[0]
+        fit = METHODS["smoothquant"]([[unit]])[0]
         assert fit.ratio
-        assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, METHODS["rtn"].fit([[unit]])[0])
+        assert replayed(weight, x, fit) < 0.5 * replayed(weight, x, METHODS["rtn"]([[unit]])[0])
 
 
 def test_nothing_to_absorb_a_scale_means_no_scale() -> None:
     weight, x = with_outliers(1)
-    fit = METHODS["smoothquant"].fit([[problem(weight, x, folds=False, grid=INT8)]])[0]
+    fit = METHODS["smoothquant"]([[problem(weight, x, folds=False, grid=INT8)]])[0]
     assert fit.ratio is None
     assert torch.equal(fit.weight, weight)
 

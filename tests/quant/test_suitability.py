@@ -59,9 +59,7 @@ def test_no_group_divides(tmp_path: Path) -> None:
     assert settings_text(other) == "method: rtn, scheme: FP8_DYNAMIC"
 
 
-@pytest.mark.parametrize(
-    "words", [{}, {"scheme": "W8A8"}, {"method": "awq+gptq"}], ids=["awq", "smooth", "awq+gptq"]
-)
+@pytest.mark.parametrize("words", [{}, {"scheme": "W8A8"}], ids=["awq", "smooth"])
 def test_an_architecture_without_folds_can_be_rounded(
     tmp_path: Path, words: dict[str, str]
 ) -> None:

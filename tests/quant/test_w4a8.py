@@ -16,8 +16,7 @@ from whet.core.records.model import StoredWeights
 from whet.core.spec import RecipeSpec
 from whet.demo import pair_paths
 from whet.quant import quantize
-from whet.quant.packing import format_of, quantization_config, stored_parts
-from whet.quant.rounding import make_grid
+from whet.quant.rounding import format_of, make_grid, quantization_config, stored_parts
 from whet.quant.suitability import recipe_problem
 
 INPUTS = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}

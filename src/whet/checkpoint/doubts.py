@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from whet.checkpoint.gguf_file import find_gguf
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.hollow import is_hollow
 from whet.checkpoint.tokenizer import read_vocabulary
@@ -24,7 +23,7 @@ _PARTS: Final = (".k_scale", ".v_scale")
 def checkpoint_doubts(facts: ModelFacts) -> Iterator[str]:
     """One sentence each: token ids without a row, and a stored head that is not used."""
     path = Path(facts.path)
-    if find_gguf(path) is not None:
+    if path.is_file():
         return
     largest = max(read_vocabulary(path).ids.values(), default=0)
     if largest >= facts.vocab_size:

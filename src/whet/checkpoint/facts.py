@@ -9,7 +9,7 @@ from typing import Final
 from whet.checkpoint.claim import require_true_claim, with_activations
 from whet.checkpoint.config import ModelShape, read_shape
 from whet.checkpoint.files import read_json, require_regular
-from whet.checkpoint.gguf_file import find_gguf, gguf_facts
+from whet.checkpoint.gguf_file import gguf_facts
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.hollow import is_hollow
 from whet.checkpoint.identity import hash_weights
@@ -33,8 +33,10 @@ def read_facts(path: Path) -> ModelFacts:
     run.
     """
     require_regular(path)
-    if find_gguf(path) is not None:
-        return gguf_facts(path, model=path)
+    if path.is_file():
+        raise CheckpointError(
+            f"{path} holds GGUF weights", fix="give the safetensors checkpoint they were made of"
+        )
     shape = read_shape(path)
     headers = read_headers(path)
     _require_tokenizer(path, headers)

@@ -16,7 +16,6 @@ from whet.checkpoint.headers import TensorHeader
 from whet.checkpoint.identity import hash_weights
 from whet.checkpoint.tokenizer import read_vocabulary, tokenizer_identity
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.llama_cpp import GGUF_NAME
 from whet.core.records.model import ModelFacts, StoredWeights
 
 SUFFIX: Final = ".gguf"
@@ -52,27 +51,18 @@ def import_gguf() -> Any:
         import gguf
     except ImportError as error:
         raise UsageError(
-            "GGUF files are read and written with the package gguf",
+            "GGUF files are read with the package gguf",
             fix="install it: pip install 'whet[llamacpp]'",
         ) from error
     return gguf
 
 
-def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that ``path`` is, or that whet wrote into the folder ``path``."""
-    if path.suffix == SUFFIX and path.is_file():
-        return path
-    return path / GGUF_NAME if (path / GGUF_NAME).is_file() else None
-
-
-def gguf_facts(path: Path, *, model: Path) -> ModelFacts:
-    """The facts of a GGUF file, or of a folder with one, that holds the model of ``model``.
+def gguf_facts(file: Path, *, model: Path) -> ModelFacts:
+    """The facts of a GGUF file that holds the model of ``model``.
 
     ``model`` is a folder with config.json and tokenizer.json. Raises ``CheckpointError`` for a
     damaged file, and where its layers, widths or vocabulary are another model's.
     """
-    file = find_gguf(path)
-    assert file is not None
     header = read_gguf(file)
     shape, stored = read_shape(model), _stored(file, header)
     _require_shape(file, header, shape)
@@ -80,7 +70,7 @@ def gguf_facts(path: Path, *, model: Path) -> ModelFacts:
     identity = tokenizer_identity(model)
     tied = "output.weight" not in header.tensors
     return shape.facts(
-        path,
+        file,
         parameters=sum(header.parameters.values()),
         weight_bytes=sum(each.size_bytes for each in header.tensors.values()),
         tied_embeddings=tied,

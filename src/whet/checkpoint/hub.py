@@ -1,10 +1,11 @@
-"""A model on the hub: its commit, its small files, its weights and their sizes.
+"""A model in a local folder or on the hub: its commit, small files, weights and their sizes.
 
 huggingface_hub keeps the cache, resumes, and reads the token and the endpoint.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
-from whet.checkpoint.files import read_json
+from whet.checkpoint.files import read_json, require_regular
+from whet.checkpoint.gguf_file import SUFFIX
 from whet.checkpoint.headers import INDEX
 from whet.checkpoint.hub_errors import hub_errors, hub_utils
-from whet.core.errors import Interrupted
+from whet.core.errors import CheckpointError, Interrupted
 from whet.core.hub import Snapshot, snapshot_of
 from whet.core.protocols import Progress
 
@@ -24,6 +26,7 @@ from whet.core.protocols import Progress
 _SMALL: Final = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 _WEIGHTS: Final = "*.safetensors"
 _UNWANTED: Final = ("consolidated*", "original/*", "onnx/*", "*/*")
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _TIMEOUT_S: Final = 10.0
 _REPORT_EVERY_S: Final = 0.5
 
@@ -46,6 +49,37 @@ class HubCheckpoint:
     def missing_bytes(self) -> int:
         """Bytes still to be downloaded."""
         return sum(self.missing.values())
+
+
+def locate(ref: str) -> Path:
+    """The folder of ``ref``: a local one as it is, a hub id (``owner/name``) from cache or hub.
+
+    Raises ``CheckpointError`` where there is no such folder or repository, or no way to reach it.
+    """
+    return local_folder(ref) or fetch(ref, None)
+
+
+def locate_without_weights(ref: str) -> Path:
+    """As ``locate``, for the configuration and the tokenizer: no weights are downloaded."""
+    return local_folder(ref) or fetch(ref, None, weights=False)
+
+
+def local_folder(ref: str) -> Path | None:
+    """The folder or GGUF file that ``ref`` names on this machine; None where it is a hub id.
+
+    ``CheckpointError`` where it is neither.
+    """
+    local = Path(ref).expanduser()
+    if local.is_dir() or (local.suffix == SUFFIX and local.is_file()):
+        require_regular(local)
+        return local.resolve()
+    if local.exists():
+        raise CheckpointError(f"{ref} is a file", fix="give the checkpoint's folder")
+    if ref.startswith((".", "/", "~")) or _HUB_ID.fullmatch(ref) is None:
+        raise CheckpointError(
+            f"no checkpoint folder at {ref}", fix="correct the path, or give a hub id (owner/name)"
+        )
+    return None
 
 
 def fetch(ref: str, revision: str | None, *, weights: bool = True, bars: Any = None) -> Path:

@@ -13,37 +13,11 @@ from whet.core.redact import redact
 from whet.core.store import NO_SPACE, translate_disk_errors
 
 
-def hub_failures() -> tuple[type[Exception], ...]:
-    """The errors of huggingface_hub and of its HTTP library.
-
-    That library is httpx in version 1 and httpx2 in version 2; the hub's errors derive from its.
-    """
-    from huggingface_hub import errors
-
-    beneath = next(cls for cls in errors.HfHubHTTPError.__mro__ if cls.__name__ == "HTTPError")
-    return (beneath, OSError, ValueError, RuntimeError)
-
-
 def hub_utils() -> Any:
     """Return the functions that huggingface_hub exports without types."""
     from huggingface_hub import utils
 
     return utils
-
-
-def http_status(error: BaseException | None) -> int | None:
-    """The HTTP status of an error, or of what it was raised from."""
-    for each in _causes(error):
-        status = getattr(getattr(each, "response", None), "status_code", None)
-        if isinstance(status, int):
-            return status
-    return None
-
-
-def first_line(error: Exception) -> str:
-    """The first two lines of an error's text as one, without secrets."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return redact(" ".join(lines[:2]) if lines else type(error).__name__).rstrip(".:")
 
 
 @contextmanager
@@ -53,11 +27,15 @@ def hub_errors(ref: str, revision: str | None) -> Iterator[None]:
     A full disk is a ``StorageError``. The library draws and logs nothing: its lines would break
     the console's.
     """
+    from huggingface_hub import errors
+
+    # The hub's errors derive from those of its HTTP library: httpx in version 1, httpx2 in 2.
+    beneath: Any = next(cls for cls in errors.HfHubHTTPError.__mro__ if cls.__name__ == "HTTPError")
     hub_utils().disable_progress_bars()
     hub_utils().logging.set_verbosity_error()
     try:
         yield
-    except hub_failures() as error:
+    except (beneath, OSError, ValueError, RuntimeError) as error:
         if getattr(error, "errno", None) in NO_SPACE:
             from huggingface_hub import constants
 
@@ -81,7 +59,10 @@ def _sentence(ref: str, revision: str | None, error: Exception) -> str:
     ):
         if isinstance(error, kind):
             return f"{ref} {words}"
-    status = http_status(error)
+    responses = (getattr(each, "response", None) for each in _causes(error))
+    status = next(
+        (code for each in responses if (code := getattr(each, "status_code", None))), None
+    )
     offline = any(isinstance(each, errors.OfflineModeIsEnabled) for each in _causes(error))
     if offline or (status is None and isinstance(error, errors.LocalEntryNotFoundError)):
         reached = "the hub cannot be reached; check the network"
@@ -89,7 +70,9 @@ def _sentence(ref: str, revision: str | None, error: Exception) -> str:
         return f"{ref}{at} is not complete in the local cache and {reason}, or give a local folder"
     if status == HTTPStatus.UNAUTHORIZED:
         return f"the hub does not accept the token for {ref} (401); correct HF_TOKEN or unset it"
-    reason = first_line(error) if status is None else f"it answers {status}"
+    lines = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])
+    stated = redact(lines or type(error).__name__).rstrip(".:")
+    reason = stated if status is None else f"it answers {status}"
     return f"{ref}{at} cannot be fetched from the hub ({reason}); try again, or give a local folder"
 
 

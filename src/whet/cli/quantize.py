@@ -19,9 +19,9 @@ def quantize(
     options: QuantizeOptions = QuantizeOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> None:
-    """Quantize a checkpoint (AWQ, GPTQ, FP8, INT8, NVFP4, MXFP4) for vLLM.
+    """Quantize a checkpoint (AWQ, GPTQ, FP8, INT8) for vLLM.
 
-    The format is compressed-tensors; GGUF for Q4_K_M, Q5_K_M and Q8_0.
+    The format is compressed-tensors.
     """
     from whet.flow.quantize.checkpoint import quantize_single
 

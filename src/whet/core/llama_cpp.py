@@ -1,4 +1,4 @@
-"""llama.cpp's programs, and the name of the GGUF file that whet writes."""
+"""llama.cpp's programs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from typing import Final
 from whet.core.cache import cache_folder
 from whet.core.errors import UsageError
 
-GGUF_NAME: Final = "model.gguf"
 VARIABLE: Final = "WHET_LLAMA_CPP"
 
 
 def find_program(name: str) -> Path:
     """Return a program of llama.cpp: in ``WHET_LLAMA_CPP``, on PATH, or built by whet.
 
-    The variable may name ``build/bin`` of a checkout, whose converter is two folders up.
     ``UsageError`` with what builds it.
     """
     named = os.environ.get(VARIABLE)
     if named:
-        folder = Path(named).expanduser()
-        for program in (folder / name, folder.parent.parent / name):
-            if os.access(program, os.X_OK):
-                return program
+        program = Path(named).expanduser() / name
+        if os.access(program, os.X_OK):
+            return program
         raise UsageError(f"{VARIABLE} names {named}, which has no {name}", fix="correct it")
     built = cache_folder() / "llama.cpp" / "bin" / name  # by scripts/build_llamacpp.py
     path = shutil.which(name) or (str(built) if os.access(built, os.X_OK) else None)

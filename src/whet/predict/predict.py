@@ -8,20 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from whet.core.records.model import ModelFacts
-from whet.core.spec import FOUR_BIT_FLOATS, GROUPED, SIXTEEN_BIT, RecipeSpec
+from whet.core.spec import GROUPED, SIXTEEN_BIT, RecipeSpec
 
 _SHAPE_BYTES = 16  # the int64 [2] weight_shape of each module
 
-_GGUF_BITS = {"Q4_K_M": 4.85, "Q5_K_M": 5.69, "Q8_0": 8.5}
-"""Of a 7B Llama (llama.cpp's own table, tools/quantize); the embedding is quantized as well."""
 
-
-def bits_per_weight(bits: int, group_size: int, *, zero_points: bool = False) -> float:
-    """Stored bits a weight: the code, a 16-bit scale a group, and a zero point where there is one.
-
-    4 bits at group 128: 4.125 symmetric, 4.15625 (0.5195 bytes) with zero points.
-    """
-    return bits + (16 + (bits if zero_points else 0)) / group_size
+def bits_per_weight(bits: int, group_size: int) -> float:
+    """Stored bits a weight: the code and a 16-bit scale a group; 4.125 for 4 bits, group 128."""
+    return bits + 16 / group_size
 
 
 def predict_bits(recipe: RecipeSpec, widths: Sequence[int]) -> float:
@@ -38,14 +32,9 @@ def _scheme_bits(scheme: str, group_size: int, widths: Sequence[int]) -> float:
         return 16.0
     if scheme == "FP8":
         return 8.0  # one scale a matrix
-    if scheme in _GGUF_BITS:
-        return _GGUF_BITS[scheme]
-    if scheme in FOUR_BIT_FLOATS:
-        return 4 + (8 / 16 if scheme.startswith("NV") else 8 / 32)
     if scheme not in GROUPED:
         return bits_per_weight(8, min(widths, default=group_size))  # one scale a row
-    asymmetric = scheme.endswith("_ASYM")
-    return bits_per_weight(int(scheme[1]), group_size, zero_points=asymmetric)
+    return bits_per_weight(int(scheme[1]), group_size)
 
 
 def predict_checkpoint(target: ModelFacts, recipe: RecipeSpec, path: Path) -> ModelFacts:

@@ -174,11 +174,11 @@ def require_cached(architecture: Architecture) -> None:
         )
 
 
-def require_groups(shapes: Shapes, linears: Sequence[str], group_size: int | None) -> None:
+def require_groups(shapes: Shapes, linears: Sequence[str], group_size: int) -> None:
     """Every linear's inputs are whole groups, or ``QuantizationError``."""
-    for name in linears if group_size else ():
+    for name in linears:
         inputs = shapes[f"{name}.weight"][1]
-        if inputs % group_size:  # type: ignore[operator]
+        if inputs % group_size:
             raise QuantizationError(
                 f"{name} has {inputs} inputs, not a multiple of the group size {group_size}",
                 fix="choose a group size of 32 or 64 that divides it",
@@ -220,7 +220,7 @@ def _require_plain_experts(model_type: str, shapes: Shapes) -> None:
                 f"the architecture {model_type!r} cannot be quantized: {name} holds all experts of "
                 "a layer, a form that engines read in 16 bit only",
                 fix="serve it with quantization: fp8, choose a checkpoint whose experts are stored "
-                "one by one, or set writer: llm-compressor in the recipe",
+                "one by one, or name one that llm-compressor made as weights",
             )
 
 

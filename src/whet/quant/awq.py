@@ -20,7 +20,7 @@ from torch import Tensor
 
 from whet.quant.coordinate_descent import PART, CoordinateDescent, row_slices
 from whet.quant.gram import diagonal_blocks, row_errors, scaled_gram
-from whet.quant.rounding import Grid, QParams
+from whet.quant.rounding import Grid
 from whet.quant.unit import UnitFit, UnitProblem
 
 _STEPS: Final = 20
@@ -88,8 +88,7 @@ def _stack(units: Sequence[UnitProblem], *, shared: bool) -> Stack:
 def fit(groups: Sequence[Sequence[UnitProblem]]) -> list[UnitFit]:
     """The scales of least output error; never worse than rounding to nearest by that error.
 
-    Column scales first, then the range of each group, then all scales of a row together; with
-    ``clip: false`` the column scales alone.
+    Column scales first, then the range of each group, then all scales of a row together.
     """
     alone = [units[0] for units in groups if len(units) == 1]
     # Only units that can be folded search a scale.
@@ -114,18 +113,16 @@ def _fit_ranges(
     """The fit of each unit by its name; ``column_scale`` is [S, K]."""
     grid, unit = stack.units[0].grid, stack.units[0]
     scaled = stack.weight * column_scale.unsqueeze(1)
-    qparams = grid.qparams(scaled)
-    if unit.clip:
-        gram = scaled_gram(stack.gram, column_scale)
-        qparams = search_clip(scaled, gram, grid, unclipped_rows=unit.unclipped_rows)
-        for rows in row_slices(scaled):
-            part = CoordinateDescent(scaled[:, rows], qparams.rows(rows), gram, grid)
-            part.sweep(grid.round, _SWEEPS)
-            qparams.scale[:, rows] = part.qparams.scale
+    gram = scaled_gram(stack.gram, column_scale)
+    scale = search_clip(scaled, gram, grid, unclipped_rows=unit.unclipped_rows)
+    for rows in row_slices(scaled):
+        part = CoordinateDescent(scaled[:, rows], scale[:, rows], gram, grid)
+        part.sweep(grid.round, _SWEEPS)
+        scale[:, rows] = part.scale
     return {
         each.name: UnitFit(
             weight=scaled[number],
-            qparams=qparams.of_unit(number),
+            scale=scale[number],
             column_scale=column_scale[0 if stack.shared else number],
             ratio=ratios[0 if stack.shared else number],
         )
@@ -197,7 +194,7 @@ def _errors(stacks: Sequence[Stack], scale: Tensor) -> Tensor:
         for rows in row_slices(stack.weight):
             part = stack.weight[:, rows]
             scaled = part * columns
-            delta = grid.round(scaled, grid.qparams(scaled)).div_(columns).sub_(part)
+            delta = grid.round(scaled, grid.scales(scaled)).div_(columns).sub_(part)
             errors = row_errors(delta, stack.gram).sum(dim=-1, dtype=torch.float64) * stack.tokens
             total += errors.sum() if stack.shared else errors
     return total
@@ -245,7 +242,7 @@ def without_dead(size: Tensor) -> Tensor:
     return torch.where(least.isinf(), 1.0, size.maximum(least))
 
 
-def search_clip(scaled: Tensor, gram: Tensor, grid: Grid, *, unclipped_rows: int) -> QParams:
+def search_clip(scaled: Tensor, gram: Tensor, grid: Grid, *, unclipped_rows: int) -> Tensor:
     """The scales of ``scaled`` [..., O, K] after shrinking the range of groups where that helps.
 
     Ranges shrink to 1.00 … 0.55 (llm-awq): the largest weights of a group lose, all others become
@@ -253,31 +250,27 @@ def search_clip(scaled: Tensor, gram: Tensor, grid: Grid, *, unclipped_rows: int
     blocks of H, which ignore how the groups of a row interact, so a row keeps its choice only where
     the full H agrees. The first ``unclipped_rows`` rows are not changed.
     """
-    qparams = grid.qparams(scaled)
+    scale = grid.scales(scaled)
     free = scaled[..., unclipped_rows:, :]
     blocks = diagonal_blocks(gram, grid.group(scaled.shape[-1]))
     for rows in row_slices(free):
         part = free[..., rows, :]
         picked = slice(unclipped_rows + rows.start, unclipped_rows + rows.stop)
-        full = qparams.rows(picked)
+        full = scale[..., picked, :]
         narrow = _narrowed(part, full, blocks, grid)
         before = row_errors(grid.round(part, full) - part, gram)
         after = row_errors(grid.round(part, narrow) - part, gram)
-        better = full.where((after < before).unsqueeze(-1), narrow)
-        qparams.scale[..., picked, :] = better.scale
-        if qparams.zero is not None and better.zero is not None:
-            qparams.zero[..., picked, :] = better.zero
-    return qparams
+        scale[..., picked, :] = torch.where((after < before).unsqueeze(-1), narrow, full)
+    return scale
 
 
-def _narrowed(weight: Tensor, qparams: QParams, blocks: Tensor, grid: Grid) -> QParams:
-    best = qparams
-    least = group_errors(grid.round(weight, qparams) - weight, blocks)
+def _narrowed(weight: Tensor, scale: Tensor, blocks: Tensor, grid: Grid) -> Tensor:
+    best, least = scale, group_errors(grid.round(weight, scale) - weight, blocks)
     for shrink in _SHRINKS:
-        narrow = grid.qparams(weight, shrink)
+        narrow = grid.scales(weight, shrink)
         error = group_errors(grid.round(weight, narrow) - weight, blocks)
         better = error < least
-        best = best.where(better, narrow)
+        best = torch.where(better, narrow, best)
         least = torch.where(better, error, least)
     return best
 

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.records.codec import decode
-from whet.core.records.model import ModelFacts
 from whet.core.records.quant import QuantizedCheckpoint
-from whet.core.spec import GROUPED, RecipeSpec
+from whet.core.spec import RecipeSpec
 from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quant.calibration import calibration_sha256
 
@@ -53,22 +52,6 @@ def cache_key(source_weights_sha256: str, recipe: RecipeSpec, calibration: Path)
         source_weights_sha256=source_weights_sha256,
         recipe=recipe.model_copy(update={"calibration": text}),
         calibration_sha256=calibration_sha256(calibration),
-    )
-
-
-def describe(out: Path, key: CacheKey, written: ModelFacts, **rest: Any) -> QuantizedCheckpoint:
-    """Return the record of a written folder; ``rest`` are the fields that its writer knows."""
-    recipe = key.recipe
-    return QuantizedCheckpoint(
-        path=str(out.resolve()),
-        method=recipe.method,
-        scheme=recipe.scheme,
-        group_size=recipe.group_size if recipe.scheme in GROUPED else None,
-        source_weights_sha256=key.source_weights_sha256,
-        weights_sha256=written.weights_sha256,
-        weight_bytes=written.weight_bytes,
-        bits_per_weight=written.stored.bits_per_weight,
-        **rest,
     )
 
 

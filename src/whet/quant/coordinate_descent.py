@@ -9,20 +9,19 @@ so they are processed in slices and memory stays small.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from whet.quant.rounding import Grid, QParams
+from whet.quant.rounding import Grid
 
 PART: Final = 1 << 26  # elements: 256 MiB
 _RIDGE: Final = 1e-3  # of A's diagonal, towards the scales before
 _KERNEL_GROUPS: Final = (16, 32, 64, 128)
 _MAX_CHANGE: Final = 0.5  # a scale that would change by a larger part of itself stays
 
-Rounding = Callable[[Tensor, QParams], Tensor]
+Rounding = Callable[[Tensor, Tensor], Tensor]
 
 
 def row_slices(weight: Tensor) -> Iterator[slice]:
@@ -36,55 +35,54 @@ def row_slices(weight: Tensor) -> Iterator[slice]:
 class CoordinateDescent:
     """The best rounding of each row of ``weight`` [..., O, K] so far.
 
-    ``rounded`` holds the dequantized rows, ``qparams`` their scales, ``errors`` [..., O] their
-    δ·H·δᵀ. It begins with rounding to nearest.
+    ``rounded`` holds the dequantized rows, ``scale`` their scales [..., O, G], ``errors`` [..., O]
+    their δ·H·δᵀ. It begins with rounding to nearest.
     """
 
-    def __init__(self, weight: Tensor, qparams: QParams, gram: Tensor, grid: Grid) -> None:
-        """Round ``weight`` to nearest on ``grid`` with ``qparams``; ``gram`` is H, [..., K, K]."""
+    def __init__(self, weight: Tensor, scale: Tensor, gram: Tensor, grid: Grid) -> None:
+        """Round ``weight`` to nearest on ``grid`` with ``scale``; ``gram`` is H, [..., K, K]."""
         self._weight, self._gram, self._grid = weight, gram, grid
-        self.rounded, self.qparams = weight, qparams
+        self.rounded, self.scale = weight, scale
         self.errors = torch.full_like(weight[..., 0], torch.inf)
-        self._keep_better(grid.round(weight, qparams), qparams)
+        self._keep_better(grid.round(weight, scale), scale)
 
     def sweep(self, rounding: Rounding, sweeps: int) -> None:
         """Fit the scales to the last codes and round again, ``sweeps`` times."""
         for _ in range(sweeps):
-            qparams = self._fit_scales()
-            self._keep_better(rounding(self._weight, qparams), qparams)
+            scale = self._fit_scales()
+            self._keep_better(rounding(self._weight, scale), scale)
 
     def round(self, rounding: Rounding) -> None:
         """Keep the rows for which ``rounding`` with the best scales is better."""
-        self._keep_better(rounding(self._weight, self.qparams), self.qparams)
+        self._keep_better(rounding(self._weight, self.scale), self.scale)
 
     def rescale(self) -> None:
         """Fit the scales once more and leave the codes, which may then not be the nearest."""
-        qparams = self._fit_scales()
-        grown = (qparams.scale / self._last[1].scale).unsqueeze(-1)
-        self._keep_better(self._grid.grouped(self._last[0]).mul(grown).flatten(-2), qparams)
+        scale = self._fit_scales()
+        grown = (scale / self._last[1]).unsqueeze(-1)
+        self._keep_better(self._grid.grouped(self._last[0]).mul(grown).flatten(-2), scale)
 
-    def _keep_better(self, rounded: Tensor, qparams: QParams) -> None:
+    def _keep_better(self, rounded: Tensor, scale: Tensor) -> None:
         delta = rounded - self._weight
         pull = delta @ self._gram
         errors = (pull * delta).sum(dim=-1).clamp_(min=0)
         better = (errors < self.errors).unsqueeze(-1)
         self.rounded = torch.where(better, rounded, self.rounded)
-        self.qparams = self.qparams.where(better, qparams)
+        self.scale = torch.where(better, scale, self.scale)
         self.errors = torch.minimum(errors, self.errors)
-        self._last = (rounded, qparams, pull)
+        self._last = (rounded, scale, pull)
 
-    def _fit_scales(self) -> QParams:
+    def _fit_scales(self) -> Tensor:
         """The scales of least error for the last codes."""
-        rounded, qparams, pull = self._last
-        codes = self._grid.grouped(rounded) / qparams.scale.unsqueeze(-1)
+        rounded, scale, pull = self._last
+        codes = self._grid.grouped(rounded) / scale.unsqueeze(-1)
         normal = group_products(codes, self._gram)
         normal.diagonal(dim1=-2, dim2=-1).mul_(1 + _RIDGE).add_(torch.finfo(torch.float32).tiny)
         factor, failed = torch.linalg.cholesky_ex(normal)
         slope = (codes * pull.view_as(codes)).sum(dim=-1, keepdim=True)
         change = torch.cholesky_solve(slope, factor).squeeze(-1).neg_()
-        usable = (change.abs() <= _MAX_CHANGE * qparams.scale) & (failed == 0).unsqueeze(-1)
-        moved = torch.where(usable, qparams.scale + change, qparams.scale)
-        return replace(qparams, scale=self._grid.stored_scale(moved).float())
+        usable = (change.abs() <= _MAX_CHANGE * scale) & (failed == 0).unsqueeze(-1)
+        return self._grid.stored_scale(torch.where(usable, scale + change, scale)).float()
 
 
 def group_products(codes: Tensor, gram: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ _ROOMY: Final = 160 << 10  # bytes of shared memory a block, from which on the w
 def _round_kernel(  # noqa: PLR0913, PLR0917
     work,
     scale,
-    zero,
     corner,
     errors,
     outputs,
@@ -46,16 +45,14 @@ def _round_kernel(  # noqa: PLR0913, PLR0917
     at_grid = rows[:, None] * grid_stride + cols[None, :]
     value = tl.load(work + at, mask=inside, other=0.0)
     step = tl.load(scale + at_grid, mask=inside, other=1.0)
-    middle = tl.load(zero + at_grid, mask=inside, other=0.0)
     pushed = tl.zeros_like(value)
     for j in range(columns):
         here = cols[None, :] == j
         x = tl.sum(tl.where(here, value, 0.0), axis=1)
         s = tl.sum(tl.where(here, step, 0.0), axis=1)
-        z = tl.sum(tl.where(here, middle, 0.0), axis=1)
-        level = tl.extra.cuda.libdevice.rint(x / s + z)
+        level = tl.extra.cuda.libdevice.rint(x / s)
         level = tl.minimum(tl.maximum(level, low), high)
-        rounded = (level - z) * s
+        rounded = level * s
         row = tl.load(corner + j * corner_stride + cols, mask=cols < columns, other=0.0)
         diagonal = tl.load(corner + j * corner_stride + j)
         error = (x - rounded) / diagonal
@@ -67,16 +64,13 @@ def _round_kernel(  # noqa: PLR0913, PLR0917
     tl.store(errors + rows[:, None] * BLOCK + cols[None, :], pushed, mask=inside)
 
 
-def round_block(
-    work: Tensor, grids: tuple[Tensor, Tensor], corner: Tensor, levels: tuple[int, int]
-) -> Tensor:
+def round_block(work: Tensor, scale: Tensor, corner: Tensor, levels: tuple[int, int]) -> Tensor:
     """``gptq._round_block`` for CUDA tensors: ``work`` [O, B ≤ 128] in place, errors back."""
-    scale, zero = grids
     outputs, columns = work.shape
     block = triton.next_power_of_2(columns)
     errors = torch.zeros(outputs, block, device=work.device)
     _round_kernel[(triton.cdiv(outputs, _ROWS),)](
-        work, scale, zero, corner, errors, outputs, columns,
+        work, scale, corner, errors, outputs, columns,
         work.stride(0), scale.stride(0), corner.stride(0), *levels,
         ROWS=_ROWS, BLOCK=block,
     )  # fmt: skip

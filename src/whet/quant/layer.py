@@ -16,8 +16,7 @@ from whet.quant.architecture import CACHED, UnitMap
 from whet.quant.coordinate_descent import row_slices
 from whet.quant.fold import LinearScales, fold_scales, row_scale, scale_rounding
 from whet.quant.gram import InputStats, output_error
-from whet.quant.packing import pack, unpack
-from whet.quant.rounding import Grid, QParams
+from whet.quant.rounding import Grid, pack, unpack
 from whet.quant.stream import LayerStats
 from whet.quant.unit import UnitFit, UnitProblem
 
@@ -55,16 +54,8 @@ class QuantizedLayer:
     errors: tuple[UnitError, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Method:
-    """``fit`` chooses what is stored of groups of units; those of a group share a column scale.
-
-    ``nearest``: the stored weights are the scaled source rounded to nearest, which is checked on
-    the disk; error feedback moves them further.
-    """
-
-    fit: Callable[[Sequence[Sequence[UnitProblem]]], list[UnitFit]]
-    nearest: bool = True
+Fit = Callable[[Sequence[Sequence[UnitProblem]]], list[UnitFit]]
+"""Chooses what is stored of groups of units; those of a group share a column scale."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,13 +66,12 @@ class LayerQuantizer:
     units that a mixed recipe keeps.
     """
 
-    method: Method
+    fit: Fit
     shares_scales: bool
     grid: Grid
     wide: torch.dtype | None
     head_dim: int
     norm_offset: float
-    clip: bool
     kv_cache: bool
     device: torch.device
 
@@ -92,7 +82,7 @@ class LayerQuantizer:
         for groups in self._blocks(layer.units):
             problems = [[self._problem(layer, unit) for unit in group] for group in groups]
             units = chain.from_iterable(groups)
-            for unit, fit in zip(units, self.method.fit(problems), strict=True):
+            for unit, fit in zip(units, self.fit(problems), strict=True):
                 fits[unit.name] = fit
         scales = self._linear_scales(layer, fits)
         stored = {
@@ -149,7 +139,6 @@ class LayerQuantizer:
             ),
             unclipped_rows=sum(part.shape[0] for part in unclipped),
             grid=self.grid,
-            clip=self.clip,
         )
 
     def _linear_scales(
@@ -185,22 +174,21 @@ class LayerQuantizer:
         """Replace the unit's weights in the stored tensors; the meter gets their error."""
         stored, meter = results
         inputs = None if layer.stats is None else layer.stats.units[unit.name]
-        nearest = None if inputs is None else self.grid.qparams(layer.stacked(unit, self.device))
+        nearest = None if inputs is None else self.grid.scales(layer.stacked(unit, self.device))
         start = 0
         for linear in unit.linears:
             divisor = scales[linear].rows
             rows = slice(start, start + divisor.shape[0])
             start = rows.stop
-            fitted = fit.qparams.rows(rows)
-            qparams = self.grid.stored(QParams(scale=fitted.scale / divisor, zero=fitted.zero))
+            scale = self.grid.stored_scale(fit.scale[rows] / divisor)
             weight = fit.weight[rows] / divisor
-            packed = pack(weight, qparams, self.grid)
+            packed = pack(weight, scale, self.grid)
             dequantized = unpack(packed, self.grid)
             del stored[f"{linear}.weight"]
             stored |= {f"{linear}.{name}": tensor for name, tensor in packed.items()}
             if inputs is not None and nearest is not None:
                 source = layer.tensors[f"{linear}.weight"]
-                meter.add(linear, source, nearest.rows(rows), inputs, (dequantized, scales[linear]))
+                meter.add(linear, source, nearest[rows], inputs, (dequantized, scales[linear]))
 
     def _activation_scales(
         self, layer: SourceLayer, stats: LayerStats, scales: Mapping[str, LinearScales]
@@ -247,7 +235,7 @@ class BlockMeter:
         self,
         linear: str,
         source: Tensor,
-        nearest: QParams,
+        nearest: Tensor,
         inputs: InputStats,
         stored: tuple[Tensor, LinearScales],
     ) -> None:
@@ -268,7 +256,7 @@ class BlockMeter:
             weight, own = source[part].to(inputs.gram), scales.of_rows(part)
             self.whole += total(weight)
             self.stored += total(own.undo(dequantized[part]).sub_(weight))
-            rounded = self.grid.round(weight, nearest.rows(part)).to(self.grid.dtype)
+            rounded = self.grid.round(weight, nearest[part]).to(self.grid.dtype)
             self.nearest += total(rounded.float().sub_(weight))
             if self.wide_dtype is not None:
                 wide = own.apply(weight).to(self.wide_dtype).float()

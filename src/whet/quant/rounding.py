@@ -1,12 +1,26 @@
-"""The grid that weights are rounded to, as compressed-tensors defines it."""
+"""The symmetric grid that weights are rounded to, and the stored form of a linear.
+
+Both are compressed-tensors' own: it defines the grid, writes the tensors and reads them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
+from compressed_tensors.compressors import (
+    FloatQuantizationCompressor,
+    IntQuantizationCompressor,
+    PackedQuantizationCompressor,
+)
+from compressed_tensors.config import CompressionFormat
 from compressed_tensors.quantization import (
+    QuantizationArgs,
+    QuantizationConfig,
     QuantizationScheme,
+    QuantizationStatus,
     QuantizationStrategy,
     QuantizationType,
     preset_name_to_scheme,
@@ -20,40 +34,13 @@ _FLOAT8 = torch.float8_e4m3fn
 _PACKED_BITS = 4
 _PRESETS = {"W4A8_FP8": "W4AFP8"}
 """The library's names where they differ."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QParams:
-    """Scales and zero points: ``scale`` [O, K/g] float32 and, where asymmetric, ``zero``.
-
-    ``zero`` holds whole numbers: the code that represents 0. Those of a stack of units have its
-    dimension before.
-    """
-
-    scale: Tensor
-    zero: Tensor | None = None
-
-    def rows(self, selected: slice) -> QParams:
-        """Those of some rows."""
-        zero = None if self.zero is None else self.zero[..., selected, :]
-        return QParams(scale=self.scale[..., selected, :], zero=zero)
-
-    def of_unit(self, number: int) -> QParams:
-        """Those of one unit of a stack."""
-        zero = None if self.zero is None else self.zero[number]
-        return QParams(scale=self.scale[number], zero=zero)
-
-    def where(self, mask: Tensor, other: QParams) -> QParams:
-        """``other`` where ``mask`` ([O, K/g] or [O, 1]) holds, this one elsewhere."""
-        zero = None
-        if self.zero is not None and other.zero is not None:
-            zero = torch.where(mask, other.zero, self.zero)
-        return QParams(scale=torch.where(mask, other.scale, self.scale), zero=zero)
-
-    def per_column(self, group: int) -> tuple[Tensor, Tensor | None]:
-        """Scale and zero point of every column: [O, K]."""
-        zero = None if self.zero is None else self.zero.repeat_interleave(group, dim=1)
-        return self.scale.repeat_interleave(group, dim=1), zero
+_KV_CACHE: Final = {
+    "num_bits": 8,
+    "type": "float",
+    "strategy": "tensor",
+    "dynamic": False,
+    "symmetric": True,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +56,6 @@ class Grid:
     bits: int
     group_size: int | None
     is_float: bool
-    symmetric: bool
     per_tensor: bool
     dtype: torch.dtype
 
@@ -77,38 +63,29 @@ class Grid:
         """Columns that share a scale."""
         return self.group_size or inputs
 
-    def qparams(self, weight: Tensor, shrink: float = 1.0) -> QParams:
-        """The scales of ``weight`` [..., O, K]: absmax·``shrink`` / 7.5 at 4 bits, never zero."""
+    def scales(self, weight: Tensor, shrink: float = 1.0) -> Tensor:
+        """Scales [..., O, K/g] of ``weight`` [..., O, K]: absmax·``shrink`` / 7.5 at 4 bits."""
         low, high = self.grouped(weight).aminmax(dim=-1)
         if self.per_tensor:
             low, high = low.min().expand_as(low), high.max().expand_as(high)
-        scale, zero = calculate_qparams(low * shrink, high * shrink, self.scheme.weights)
-        scale = self.stored_scale(scale).float()
-        return QParams(scale=scale, zero=None if self.symmetric else zero.float())
+        scale, _ = calculate_qparams(low * shrink, high * shrink, self.scheme.weights)
+        return self.stored_scale(scale).float()
 
     def stored_scale(self, scale: Tensor) -> Tensor:
         """``scale`` in the stored dtype, at least its smallest normal number: never 0."""
         return scale.to(self.dtype).clamp_(min=torch.finfo(self.dtype).tiny)
 
-    def stored(self, qparams: QParams) -> QParams:
-        """The same with the scale in the stored dtype."""
-        return QParams(scale=self.stored_scale(qparams.scale), zero=qparams.zero)
+    def round(self, weight: Tensor, scale: Tensor) -> Tensor:
+        """``weight`` [..., O, K] moved to its nearest grid points, dequantized, float32.
 
-    def round(self, weight: Tensor, qparams: QParams) -> Tensor:
-        """``weight`` [..., O, K] moved to its nearest grid points, dequantized, float32."""
-        scale = qparams.scale.unsqueeze(-1)
+        ``scale`` is [..., O, K/g].
+        """
+        scale = scale.unsqueeze(-1)
         codes = self.grouped(weight) / scale
         if self.is_float:
             largest = torch.finfo(_FLOAT8).max
             return codes.clamp_(-largest, largest).to(_FLOAT8).float().mul_(scale).flatten(-2)
-        zero = None if qparams.zero is None else qparams.zero.unsqueeze(-1)
-        if zero is not None:
-            codes += zero
-        low, high = self.code_range
-        codes = codes.round_().clamp_(low, high)
-        if zero is not None:
-            codes -= zero
-        return codes.mul_(scale).flatten(-2)
+        return codes.round_().clamp_(*self.code_range).mul_(scale).flatten(-2)
 
     @property
     def code_range(self) -> tuple[int, int]:
@@ -121,13 +98,12 @@ class Grid:
         return weight.view(*weight.shape[:-1], -1, self.group(weight.shape[-1]))
 
     def stored_bits(self, outputs: int, inputs: int) -> int:
-        """Bits on the disk of one linear: codes, scales, zero points, its shape."""
+        """Bits on the disk of one linear: codes, scales, its shape."""
         groups = inputs // self.group(inputs)
         scale_bits = torch.finfo(self.dtype).bits
         scales = scale_bits if self.per_tensor else outputs * groups * scale_bits
-        zeros = 0 if self.symmetric else outputs * groups * self.bits
         shape = 128 if self.packed else 0
-        return outputs * inputs * self.bits + scales + zeros + shape
+        return outputs * inputs * self.bits + scales + shape
 
     @property
     def packed(self) -> bool:
@@ -158,18 +134,69 @@ def make_grid(scheme: str, group_size: int, dtype: torch.dtype) -> Grid:
         bits=int(weights.num_bits),
         group_size=weights.group_size,
         is_float=weights.type == QuantizationType.FLOAT,
-        symmetric=bool(weights.symmetric),
         per_tensor=weights.strategy == QuantizationStrategy.TENSOR,
         dtype=dtype,
     )
 
 
-def with_static_order(grid: Grid) -> Grid:
-    """The grid with GPTQ's column order in its config.
+def format_of(grid: Grid) -> str:
+    """``pack-quantized``, ``int-quantized`` or ``float-quantized``."""
+    if grid.packed:
+        return str(CompressionFormat.pack_quantized.value)
+    if grid.is_float:
+        return str(CompressionFormat.float_quantized.value)
+    return str(CompressionFormat.int_quantized.value)
 
-    Groups keep their columns (``actorder: static``), so engines read it like any other.
+
+def pack(weight: Tensor, scale: Tensor, grid: Grid) -> dict[str, Tensor]:
+    """The tensors of one linear, by their names within it.
+
+    ``weight`` is float32 [O, K], scaled as stored; ``scale`` [O, K/g] has the stored dtype.
     """
-    weights = grid.scheme.weights
-    assert weights is not None
-    ordered = weights.model_copy(update={"actorder": "static"})
-    return replace(grid, scheme=grid.scheme.model_copy(update={"weights": ordered}))
+    scale = scale[:1, 0] if grid.per_tensor else scale
+    state = {"weight": weight, "weight_scale": scale.contiguous()}
+    packed: dict[str, Tensor] = _compressor(grid).compress(state, grid.scheme)
+    return packed
+
+
+def unpack(state: Mapping[str, Tensor], grid: Grid) -> Tensor:
+    """The weight that an engine multiplies by: float32 [O, K], scaled as stored."""
+    weights = {name: tensor for name, tensor in state.items() if name != "input_scale"}
+    weight: Tensor = _compressor(grid).decompress(weights, grid.scheme)["weight"]
+    return weight.float()
+
+
+def stored_parts(
+    grid: Grid, outputs: int, inputs: int
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Name, dtype and shape of every tensor of a linear [O, K] (facts of the format)."""
+    groups = inputs // grid.group(inputs)
+    scale = (1,) if grid.per_tensor else (outputs, groups)
+    parts: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"weight_scale": (grid.dtype, scale)}
+    if grid.packed:
+        per_word = 32 // grid.bits
+        parts["weight_packed"] = (torch.int32, (outputs, inputs // per_word))
+        parts["weight_shape"] = (torch.int64, (2,))
+    else:
+        parts["weight"] = (torch.float8_e4m3fn if grid.is_float else torch.int8, (outputs, inputs))
+    if grid.static_inputs:
+        parts["input_scale"] = (grid.dtype, (1,))
+    return parts
+
+
+def quantization_config(grid: Grid, *, ignore: Sequence[str], kv_cache: bool) -> QuantizationConfig:
+    """``quantization_config`` of config.json: one grid for every linear that is not ignored."""
+    update = {"format": format_of(grid), "targets": ["Linear"]}
+    return QuantizationConfig(
+        config_groups={"group_0": grid.scheme.model_copy(update=update)},
+        format=format_of(grid),
+        quantization_status=QuantizationStatus.COMPRESSED,
+        ignore=list(ignore),
+        kv_cache_scheme=QuantizationArgs(**_KV_CACHE) if kv_cache else None,
+    )
+
+
+def _compressor(grid: Grid) -> Any:
+    if grid.packed:
+        return PackedQuantizationCompressor
+    return FloatQuantizationCompressor if grid.is_float else IntQuantizationCompressor

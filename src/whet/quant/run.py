@@ -10,11 +10,9 @@ from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records.model import ModelFacts
 from whet.core.records.quant import QuantizedCheckpoint
-from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR, RecipeSpec
+from whet.core.spec import RecipeSpec
 from whet.core.torch_device import release_memory
 from whet.quant.checkpoint_record import CacheKey, cache_key, find_existing
-from whet.quant.llama_cpp import write_checkpoint as write_gguf_checkpoint
-from whet.quant.llm_compressor.write import find_llm_compressor, write_checkpoint
 
 _UNQUANTIZED = ("16bit", "32bit")
 
@@ -75,7 +73,6 @@ def quantize_many(
             keys[name] = (out, key)
         else:
             outcomes[name] = existing
-    outcomes |= _by_other_tools(facts, keys, calibration, progress, device)
     if keys:  # torch takes seconds to import, and existing checkpoints do not need it
         from whet.quant.layer_pass import run_pass
 
@@ -88,35 +85,6 @@ def quantize_many(
         )
         release_memory()
     return {name: outcomes[name] for name in recipes}
-
-
-def _by_other_tools(
-    facts: ModelFacts,
-    keys: dict[str, tuple[Path, CacheKey]],
-    calibration: Path,
-    progress: Progress,
-    device: str | None,
-) -> dict[str, QuantizedCheckpoint | WhetError]:
-    """Write the recipes of llm-compressor and llama.cpp, and take them out of ``keys``."""
-    writers = {name: key.recipe.writer for name, (_, key) in keys.items()}
-    tool = find_llm_compressor() if LLM_COMPRESSOR in writers.values() else None
-    outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
-    for name, writer in writers.items():
-        try:
-            if writer == LLAMA_CPP:
-                outcomes[name] = write_gguf_checkpoint(facts, keys.pop(name))
-            elif writer == LLM_COMPRESSOR and tool is not None:
-                outcomes[name] = write_checkpoint(
-                    facts,
-                    keys.pop(name),
-                    tool=tool,
-                    calibration=calibration,
-                    progress=progress,
-                    device=device,
-                )
-        except QuantizationError as error:
-            outcomes[name] = error
-    return outcomes
 
 
 def _require_sixteen_bit(facts: ModelFacts) -> None:

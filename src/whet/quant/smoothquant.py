@@ -54,7 +54,7 @@ def _rounded_error(units: Sequence[UnitProblem], scale: Tensor) -> float:
     total = 0.0
     for unit in units:
         x, scaled = unit.inputs.sample, unit.weight * scale
-        output = round_tokens(x / scale) @ unit.grid.round(scaled, unit.grid.qparams(scaled)).T
+        output = round_tokens(x / scale) @ unit.grid.round(scaled, unit.grid.scales(scaled)).T
         total += float((output - x @ unit.weight.T).square_().sum(dtype=torch.float64))
     return total
 

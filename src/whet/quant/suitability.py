@@ -9,7 +9,7 @@ from typing import Final
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import read_headers
 from whet.core.errors import QuantizationError
-from whet.core.spec import GROUPED, LLAMA_CPP, LLM_COMPRESSOR, RecipeSpec
+from whet.core.spec import GROUPED, RecipeSpec
 from whet.quant.architecture import (
     Architecture,
     Shapes,
@@ -19,9 +19,8 @@ from whet.quant.architecture import (
     require_measurable,
 )
 
-FOLDING: Final = ("awq", "awq+gptq", "smoothquant")
+FOLDING: Final = ("awq", "smoothquant")
 """Methods that move scales into the layer before."""
-_FIXED_GROUPS: Final = {"NVFP4": 16, "NVFP4A16": 16, "MXFP4": 32, "MXFP4A16": 32}
 _SIMPLE: Final = (("FP8_DYNAMIC", 128), ("W4A16", 128), ("W4A16", 64), ("W4A16", 32))
 """Schemes and group sizes that rounding to nearest makes, the first that work are proposed."""
 
@@ -36,8 +35,6 @@ def recipe_problem(folder: Path, recipe: RecipeSpec) -> str | None:
             "the model is quantized already, and recipes need 16-bit weights; give the 16-bit "
             "checkpoint that it was made of, or leave the recipe out and serve it as stored"
         )
-    if recipe.writer == LLAMA_CPP:
-        return None  # its converter says what it does not read
     shapes = _shapes(folder)
     reason = _refusal(folder, shapes, recipe)
     if reason is None:
@@ -59,16 +56,11 @@ def working_recipes(folder: Path, recipe: RecipeSpec) -> tuple[RecipeSpec, ...]:
     return tuple(_working(folder, shapes, recipe))
 
 
-def settings_of(recipe: RecipeSpec) -> dict[str, object]:
-    """The keys that make a recipe, as whet.yaml has them."""
+def settings_text(recipe: RecipeSpec) -> str:
+    """``method: rtn, scheme: W4A16, group_size: 64``, as whet.yaml has them."""
     names = ["method", "scheme", *(["group_size"] if recipe.scheme in GROUPED else [])]
     names += [] if recipe.kv_cache is None else ["kv_cache"]
-    return {name: getattr(recipe, name) for name in names}
-
-
-def settings_text(recipe: RecipeSpec) -> str:
-    """``method: rtn, scheme: W4A16, group_size: 64``."""
-    return ", ".join(f"{name}: {value}" for name, value in settings_of(recipe).items())
+    return ", ".join(f"{name}: {getattr(recipe, name)}" for name in names)
 
 
 def _is_quantized(folder: Path) -> bool:
@@ -86,7 +78,7 @@ def _shapes(folder: Path) -> Shapes:
 
 def _working(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> Iterator[RecipeSpec]:
     """The recipe by GPTQ or with smaller groups; else round to nearest, one for each scheme."""
-    if recipe.method in ("awq", "awq+gptq"):
+    if recipe.method == "awq":
         other = recipe.model_copy(update={"method": "gptq"})
         if _refusal(folder, shapes, other) is None:
             yield other
@@ -115,12 +107,7 @@ def _refusal(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> str | None:
     if recipe.scheme == "W4A8_FP8" and "float16" in dtypes:
         return "W4A8_FP8 computes in bfloat16, and the model is float16; save it in bfloat16 first"
     try:
-        architecture = read_architecture(config, shapes)
-    except QuantizationError as error:
-        # llm-compressor knows architectures that whet does not, and says so itself if not.
-        return str(error) if recipe.writer != LLM_COMPRESSOR else None
-    try:
-        require_suitable(architecture, shapes, recipe)
+        require_suitable(read_architecture(config, shapes), shapes, recipe)
     except QuantizationError as error:
         return str(error)
     return None
@@ -128,24 +115,20 @@ def _refusal(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> str | None:
 
 def require_suitable(architecture: Architecture, shapes: Shapes, recipe: RecipeSpec) -> None:
     """``QuantizationError`` where the recipe needs what the architecture does not give."""
-    for what in inputs_needed(recipe) if recipe.writer != LLM_COMPRESSOR else ():
+    for what in inputs_needed(recipe):
         folds = what.startswith("method") and recipe.method in FOLDING
         require_measurable(architecture, what, folds=folds)
     if recipe.kv_cache is not None:
         require_cached(architecture)
-    for scheme in recipe.schemes:
-        size = recipe.group_size if scheme in GROUPED else _FIXED_GROUPS.get(scheme)
-        require_groups(shapes, architecture.linears, size)
+    if recipe.scheme in GROUPED:
+        require_groups(shapes, architecture.linears, recipe.group_size)
 
 
 def inputs_needed(recipe: RecipeSpec) -> list[str]:
     """The parts of a recipe that need the inputs of the layers."""
     parts = (
         (recipe.method != "rtn", f"method {recipe.method}"),
-        (
-            recipe.scheme in ("FP8", "NVFP4"),
-            f"the scheme {recipe.scheme} (its inputs have a fixed scale)",
-        ),
+        (recipe.scheme == "FP8", "the scheme FP8 (its inputs have a fixed scale)"),
         (recipe.kv_cache is not None, "an FP8 KV cache with scales"),
         (recipe.mixed is not None, "mixed precision"),
     )

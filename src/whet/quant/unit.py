@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whet.quant.gram import InputStats
-from whet.quant.rounding import Grid, QParams
+from whet.quant.rounding import Grid
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,6 @@ class UnitProblem:
     round_scale: Callable[[Tensor], Tensor] | None
     unclipped_rows: int
     grid: Grid
-    clip: bool
 
     @property
     def inputs(self) -> InputStats:
@@ -41,12 +40,12 @@ class UnitProblem:
 class UnitFit:
     """How to store a unit: ``weight`` [O, K] is already multiplied by ``column_scale`` [K].
 
-    The nearest points of the grid with ``qparams`` are stored. ``ratio`` is the chosen exponent of
-    the scale, None where none was searched.
+    The nearest points of the grid with ``scale`` [O, K/g] are stored. ``ratio`` is the chosen
+    exponent of the column scale, None where none was searched.
     """
 
     weight: Tensor
-    qparams: QParams
+    scale: Tensor
     column_scale: Tensor
     ratio: float | None
 
@@ -54,8 +53,8 @@ class UnitFit:
 def full_range(unit: UnitProblem, column_scale: Tensor, ratio: float | None) -> UnitFit:
     """Return the unit scaled by ``column_scale`` [K] on the full range of each group."""
     weight = unit.weight if ratio is None else unit.weight * column_scale
-    qparams = unit.grid.qparams(weight)
-    return UnitFit(weight=weight, qparams=qparams, column_scale=column_scale, ratio=ratio)
+    scale = unit.grid.scales(weight)
+    return UnitFit(weight=weight, scale=scale, column_scale=column_scale, ratio=ratio)
 
 
 def round_to_nearest(groups: Sequence[Sequence[UnitProblem]]) -> list[UnitFit]:

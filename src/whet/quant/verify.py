@@ -12,9 +12,9 @@ from torch import Tensor
 
 from whet.core.errors import QuantizationError
 from whet.quant.architecture import CACHED
+from whet.quant.coordinate_descent import row_slices
 from whet.quant.fold import LinearScales
-from whet.quant.packing import is_nearest, stored_parts, unpack
-from whet.quant.rounding import Grid, QParams
+from whet.quant.rounding import Grid, stored_parts, unpack
 from whet.quant.tensor_reader import TensorReader
 
 _AGAIN = "quantize again, and report it if it happens again"
@@ -82,26 +82,6 @@ def _check_names(
         )
 
 
-@torch.no_grad()
-def require_finite(folder: Path) -> None:
-    """Every stored value is a finite number, and no scale is below zero.
-
-    Raises ``QuantizationError`` naming the first tensor that is wrong.
-    """
-    written = TensorReader(folder)
-    for name in written.headers:
-        tensor = written.read(name)
-        if not tensor.is_floating_point():
-            continue
-        tensor = tensor.float()
-        below = name.endswith("_scale") and bool((tensor < 0).any())
-        if below or not bool(torch.isfinite(tensor).all()):
-            raise QuantizationError(
-                f"{name} holds a value that is not finite or a scale below zero",
-                fix="give other calibration text, or another method",
-            )
-
-
 def _parts(
     expected: Expected, shape: tuple[int, ...]
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]] | None]:
@@ -148,22 +128,24 @@ def _near(state: Mapping[str, Tensor], scaled: Tensor, expected: Expected, grid:
     if not bool(torch.isfinite(stored).all()):
         return False
     if expected.nearest:
-        return is_nearest(stored, scaled, _qparams(state, scaled, grid), grid)
-    nearest = grid.round(scaled, grid.qparams(scaled))
+        scale = state["weight_scale"].float()
+        scale = scale.reshape(1, 1).expand(scaled.shape[0], 1) if grid.per_tensor else scale
+        return is_nearest(stored, scaled, scale, grid)
+    nearest = grid.round(scaled, grid.scales(scaled))
     distance, rtn_distance = torch.dist(stored, scaled), torch.dist(nearest, scaled)
     return bool(distance <= _FEEDBACK_BOUND * rtn_distance + 1e-6 * scaled.norm())
 
 
-def _qparams(state: Mapping[str, Tensor], scaled: Tensor, grid: Grid) -> QParams:
-    """The stored scales and zero points as the grid takes them: [O, K/g]."""
-    scale = state["weight_scale"].float()
-    if grid.per_tensor:
-        scale = scale.reshape(1, 1).expand(scaled.shape[0], 1)
-    zero = None
-    if not grid.symmetric:
-        from compressed_tensors.compressors import unpack_from_int32
+def is_nearest(stored: Tensor, weight: Tensor, scale: Tensor, grid: Grid) -> bool:
+    """Whether every ``stored`` value is as near to ``weight`` as the grid allows, all [O, K].
 
-        packed = state["weight_zero_point"]
-        shape = torch.Size((scaled.shape[0], scale.shape[1]))
-        zero = unpack_from_int32(packed, grid.bits, shape, packed_dim=0).float()
-    return QParams(scale=scale, zero=zero)
+    A dequantized value is itself rounded to the model's dtype, up to 2⁻⁸ of it in bf16.
+    """
+    slack = scale.float().mean() * 2**-7
+    for rows in row_slices(weight):
+        part = weight[rows]
+        nearest = grid.round(part, scale[rows])
+        bound = (nearest - part).abs_().add_(nearest.abs_().mul_(2**-7)).add_(slack)
+        if not bool(((stored[rows] - part).abs_() <= bound).all()):
+            return False
+    return True

@@ -34,7 +34,7 @@ def sharpen(folder: Path, source: Path, **change: Any) -> tuple[QuantizedCheckpo
     calibration = {"source": str(source), "samples": 64, "max_tokens": 256}
     spec = tiny_spec(
         folder,
-        recipes={"small": {"method": "awq", "clip": False, "calibration": calibration}},
+        recipes={"small": {"method": "awq", "calibration": calibration}},
         variants={"fp16": {}, "small": {"weights": "small"}},
         **change,
     )
@@ -57,7 +57,7 @@ def test_what_the_reader_noticed_is_said_too(tmp_path: Path) -> None:
     assert warnings == [f"small: {done.warnings[0]}"]
 
 
-SMALL = {"method": "rtn", "scheme": "FP8_DYNAMIC", "clip": False}
+SMALL = {"method": "rtn", "scheme": "FP8_DYNAMIC"}
 
 
 def test_a_recipe_that_only_drafts_is_quantized_too(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.run.test_quantize import Heard
 from tests.flow.stage import FakeEngine, prepared, recorder, tiny_spec
-from whet.core.errors import InfeasibleError, QuantizationError, UsageError
+from whet.core.errors import InfeasibleError, QuantizationError
 from whet.core.records.decision import Decision
 from whet.core.records.plan import Problem
 from whet.core.run import Run
@@ -24,7 +24,7 @@ from whet.flow.run.pipeline import run
 from whet.report.run import best
 
 RECIPES: dict[str, Any] = {
-    "awq": {"method": "awq", "clip": False},
+    "awq": {"method": "awq"},
     "fp8": {"scheme": "FP8_DYNAMIC"},
 }
 VARIANTS: dict[str, Any] = {"fp16": {}, "w4": {"weights": "awq"}, "w8": {"weights": "fp8"}}
@@ -163,23 +163,6 @@ def test_a_resume_tries_the_recipe_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def refuse(*_args: object, **_kwargs: object) -> None:
     raise QuantizationError("the numbers overflow")
-
-
-def test_a_missing_environment_is_an_error_of_the_spec(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is quantized or measured before the user has named it."""
-    monkeypatch.delenv("WHET_LLM_COMPRESSOR", raising=False)
-    recipes = {"fp4": {"scheme": "NVFP4"}, "fp8": {"scheme": "FP8_DYNAMIC"}}
-    variants = {"fp16": {}, "w4": {"weights": "fp4"}, "w8": {"weights": "fp8"}}
-    spec = spec_of(tmp_path, recipes=recipes, variants=variants)
-    (problem,) = problems_of(spec, tmp_path)
-    assert (problem.variant, problem.kind) == ("w4", "writer")
-    with (
-        RunStore.open(tmp_path / "run") as store,
-        pytest.raises(UsageError, match="WHET_LLM_COMPRESSOR"),
-    ):
-        prepared(spec, store, skip=True)
 
 
 def no_w8() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from whet.core.spec.schemes import SCHEMES
 
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import FakeEngine, tiny_spec
@@ -16,7 +17,6 @@ from tests.report.forms import FORMS, section
 from whet.core.protocols import Silent
 from whet.core.run import Run
 from whet.core.spec import Spec
-from whet.core.spec.schemes import SCHEMES
 from whet.core.store import RunStore
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder
@@ -40,7 +40,7 @@ def engine() -> FakeEngine:
 def spec_of(folder: Path, **recipe: Any) -> Spec:
     """The preset on a model that takes every scheme, with little calibration text."""
     text = folder / "heldout.jsonl"
-    cheap = {"calibration": {"source": str(text), "samples": 8, "max_tokens": 32}, "clip": False}
+    cheap = {"calibration": {"source": str(text), "samples": 8, "max_tokens": 32}}
     spec = tiny_spec(
         folder,
         preset="schemes",

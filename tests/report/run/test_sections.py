@@ -41,13 +41,6 @@ def test_distances_are_in_millinats_with_their_intervals(gated: Run) -> None:
     assert rows["fp16"][1:5] == ["–", "–", "–", "–"], "the baseline has no distance from itself"
 
 
-def test_who_wrote_a_checkpoint_is_named(gated: Run) -> None:
-    assert "written by whet in" in html(gated)
-    done = replace(gated.quantized["awq"], writer="llm-compressor 0.14.0")
-    other = replace(gated, quantized={**gated.quantized, "awq": done})
-    assert "written by llm-compressor 0.14.0 in" in html(other)
-
-
 def test_a_server_at_low_priority_is_named(gated: Run) -> None:
     niced = {**gated.starts, "awq": replace(gated.starts["awq"], nice=5)}
     words = [line for line in bullets(replace(gated, starts=niced), "setup") if "nice" in line]

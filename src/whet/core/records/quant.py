@@ -52,7 +52,7 @@ class QuantizedCheckpoint:
 
     ``kept_scheme`` is the form of the units that a mixed recipe keeps wider, None where it is not
     mixed; ``kv_cache`` is ``fp8`` where scales of keys and values were stored. ``warnings`` are
-    sentences for a person. ``writer`` is what quantized it: ``whet``, ``llm-compressor 0.14.0``.
+    sentences for a person.
     """
 
     path: str
@@ -72,4 +72,3 @@ class QuantizedCheckpoint:
     kept_scheme: str | None = None
     kv_cache: str | None = None
     warnings: tuple[str, ...] = ()
-    writer: str = "whet"

@@ -5,12 +5,7 @@ from __future__ import annotations
 from whet.core.spec.base import SIXTEEN_BIT
 from whet.core.spec.reading import load_spec, parse_spec
 from whet.core.spec.recipe import (
-    FOUR_BIT_FLOATS,
-    GGUF_SCHEMES,
     GROUPED,
-    LLAMA_CPP,
-    LLM_COMPRESSOR,
-    METHODS_OF,
     CalibrationSpec,
     MixedSpec,
     RecipeSpec,
@@ -29,12 +24,7 @@ from whet.core.spec.whole import DEFAULT, SearchSpec, Spec
 
 __all__ = [
     "DEFAULT",
-    "FOUR_BIT_FLOATS",
-    "GGUF_SCHEMES",
     "GROUPED",
-    "LLAMA_CPP",
-    "LLM_COMPRESSOR",
-    "METHODS_OF",
     "NEEDS_HEAD",
     "SIXTEEN_BIT",
     "CalibrationSpec",

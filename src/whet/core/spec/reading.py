@@ -14,7 +14,7 @@ from whet.core.names import did_you_mean, require_name
 from whet.core.quote import shell_word
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
-from whet.core.spec.schemes import SCHEMES
+from whet.core.spec.recipe import SCHEMES
 from whet.core.spec.traffic import REMOVED_KEYS
 from whet.core.spec.variants import UNKNOWN_KEY
 from whet.core.spec.whole import Spec

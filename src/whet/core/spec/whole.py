@@ -9,8 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from whet.core.names import did_you_mean
 from whet.core.spec.base import SIXTEEN_BIT, Checkpoint, Strict
-from whet.core.spec.recipe import RecipeSpec
-from whet.core.spec.schemes import expand_preset
+from whet.core.spec.recipe import RecipeSpec, expand_preset
 from whet.core.spec.serving import EngineSpec, EvidenceSpec, HardwareSpec, ModelSpec
 from whet.core.spec.traffic import (
     LoadSpec,

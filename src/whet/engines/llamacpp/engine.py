@@ -14,11 +14,11 @@ from threading import Event
 from typing import Final
 
 from whet.core.errors import EngineStartError, UsageError
-from whet.core.llama_cpp import GGUF_NAME, find_program
+from whet.core.llama_cpp import find_program
 from whet.core.names import did_you_mean
 from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine, Scalar, Speculation, Variant
-from whet.core.spec import GGUF_SCHEMES, EngineSpec
+from whet.core.spec import EngineSpec
 from whet.engines.command import all_words, ambient_env, refuse_owned, shell_line, vllm_alone
 from whet.engines.launch import serve_process
 from whet.engines.llamacpp.pages import require_same_ids
@@ -59,7 +59,7 @@ class LlamaCppEngine:
         """Every flag; ``UsageError`` for one that this llama-server does not have."""
         program = _program(spec)
         name = _name(variant.model_path)
-        model = ("--model", gguf_file(variant.model_path), "--alias", name)
+        model = ("--model", variant.model_path, "--alias", name)
         listen = ("--host", "127.0.0.1", "--port", "{port}", "--metrics")
         argv = (program, *model, *listen, "--offline", *_words(variant, program))
         env = tuple(sorted({**ambient_env(("LLAMA_",), (), {}), **dict(variant.env)}.items()))
@@ -78,10 +78,10 @@ class LlamaCppEngine:
     def unsupported(self, resolved: ResolvedEngine) -> str | None:
         """What llama-server does not serve, or whet does not set up on it."""
         variant = resolved.variant
-        if not _is_gguf(variant.model_path, variant.scheme):
+        if not variant.model_path.endswith(".gguf"):
             return (
-                f"llama.cpp serves GGUF files, and these weights are {variant.scheme}; use a "
-                f"recipe with scheme {' or '.join(GGUF_SCHEMES)}, or weights: ./file.gguf"
+                f"llama.cpp serves GGUF files, and these weights are {variant.scheme}; make a file "
+                "with llama.cpp's tools and set weights: ./file.gguf"
             )
         no_draft = None if variant.speculation is None else _no_speculation(variant.speculation)
         return vllm_alone(variant) or no_draft
@@ -96,17 +96,8 @@ class LlamaCppEngine:
 @contextmanager
 def _serve(resolved: ResolvedEngine, log: Path, stop: Event | None) -> Iterator[Server]:
     with serve_process(resolved, log=log, stop=stop) as server:
-        require_same_ids(server.base_url, Path(resolved.variant.model_path))
+        require_same_ids(server.base_url, Path(resolved.variant.model_path).parent)
         yield server
-
-
-def gguf_file(path: str) -> str:
-    """The file itself, or the one that a recipe writes into its folder."""
-    return path if path.endswith(".gguf") else str(Path(path) / GGUF_NAME)
-
-
-def _is_gguf(path: str, scheme: str) -> bool:
-    return path.endswith(".gguf") or scheme in GGUF_SCHEMES or Path(gguf_file(path)).is_file()
 
 
 def _no_speculation(speculation: Speculation) -> str | None:
@@ -117,11 +108,10 @@ def _no_speculation(speculation: Speculation) -> str | None:
         names = ", ".join(name for name, _ in speculation.options)
         return f"llama.cpp has no speculation option {names}; leave it out"
     path = speculation.draft_path
-    # A recipe of the spec is written before its server starts, so the folder may be empty yet.
-    if path is not None and Path(path).is_dir() and not Path(gguf_file(path)).is_file():
+    if path is not None and not path.endswith(".gguf"):
         return (
-            f"llama.cpp drafts with a GGUF file, and {path} has none; write one (whet quantize "
-            f"DRAFT OUT --scheme Q8_0) and set speculation.draft to it"
+            f"llama.cpp drafts with a GGUF file, and {path} is another form; make one with "
+            "llama.cpp's tools and set speculation.draft to it"
         )
     return None
 
@@ -213,7 +203,7 @@ def _speculation_words(speculation: Speculation) -> list[str]:
     if speculation.method == "ngram":
         words += ["--spec-ngram-simple-size-n", str(min(_NGRAM, speculation.num_tokens))]
     if speculation.draft_path is not None:
-        words += ["--spec-draft-model", gguf_file(speculation.draft_path)]
+        words += ["--spec-draft-model", speculation.draft_path]
     return words
 
 

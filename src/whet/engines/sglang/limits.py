@@ -8,7 +8,6 @@ from typing import Final
 
 from whet.core.flags import plain_args
 from whet.core.records.engine import Speculation, Variant
-from whet.core.spec import GGUF_SCHEMES
 from whet.engines.command import vllm_alone
 from whet.engines.compatibility import Installed, version_of
 from whet.engines.sglang.flags import ALGORITHMS
@@ -49,7 +48,7 @@ def build_problem(installed: Installed, *, gpu: bool) -> str | None:
 
 
 def _not_set_up(variant: Variant) -> str | None:
-    if variant.scheme in GGUF_SCHEMES or variant.model_path.endswith(".gguf"):
+    if variant.model_path.endswith(".gguf"):
         return f"whet serves GGUF files ({variant.scheme}) on llama.cpp; set engine: llamacpp"
     if (why := vllm_alone(variant)) is not None:
         return why

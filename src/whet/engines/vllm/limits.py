@@ -11,7 +11,6 @@ from typing import Final
 from whet.core.flags import plain_args, rust_frontend, settings_of
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.records.evidence import EngineFacts
-from whet.core.spec import GGUF_SCHEMES
 from whet.engines.compatibility import Installed, is_blocked, lookup, version_of
 from whet.engines.machine import Machine, find_machine, has_cuda_compiler
 
@@ -64,7 +63,7 @@ def api_server_count(variant: Variant) -> int:
 
 
 def _gguf(variant: Variant) -> str | None:
-    if variant.scheme not in GGUF_SCHEMES and not variant.model_path.endswith(".gguf"):
+    if not variant.model_path.endswith(".gguf"):
         return None
     return (
         f"whet serves GGUF files ({variant.scheme}) on llama.cpp; set engine: llamacpp for this "

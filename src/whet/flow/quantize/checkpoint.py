@@ -43,7 +43,7 @@ def quantize_single(
         )
     observer.note(
         f"{done.path}: {human_bytes(done.weight_bytes)}, {done.bits_per_weight:.2f} bits "
-        f"a weight, written by {done.writer} in {human_duration(done.seconds)}"
+        f"a weight, written in {human_duration(done.seconds)}"
     )
     for sentence in done.warnings:
         observer.warn(sentence)

@@ -19,22 +19,15 @@ class RecipeOptions:
     """The scheme and how it is computed."""
 
     scheme: str | None = None
-    """W4A16, W4A16_ASYM, W8A16, W8A8, FP8_DYNAMIC, FP8, W4A8_FP8, NVFP4, NVFP4A16, MXFP4 or
-    MXFP4A16; Q4_K_M, Q5_K_M or Q8_0 (GGUF). Default: W4A16."""
+    """W4A16, W8A16, W8A8, FP8_DYNAMIC, FP8 or W4A8_FP8. Default: W4A16."""
     method: str | None = None
-    """awq, gptq, awq+gptq or rtn; smoothquant for W8A8; k-quant for GGUF. Default: the scheme's
-    usual one."""
+    """awq, gptq or rtn; smoothquant for W8A8. Default: the scheme's usual one."""
     group_size: int | None = None
     """Columns that share a scale: 32, 64 or 128. Default: 128."""
-    no_clip: bool = False
-    """Leave out AWQ's search for narrower ranges."""
     kv_cache: str | None = None
     """fp8: store scales of keys and values too."""
     bits_per_weight: float | None = None
     """Mixed precision: average bits per weight at most; the worst units stay in 16 bit."""
-    writer: str | None = None
-    """whet, or llm-compressor in an environment of its own. Default: whet; llm-compressor for NVFP4
-    and MXFP4, llama.cpp for Q4_K_M, Q5_K_M and Q8_0."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Calibration"))
@@ -65,10 +58,9 @@ class QuantizeOptions:
     def recipe_spec(self) -> RecipeSpec:
         """The recipe. ``UsageError`` for a value that is wrong or means nothing beside others."""
         options, text = asdict(self.recipe), asdict(self.text)
-        no_clip, bits = options.pop("no_clip"), options.pop("bits_per_weight")
+        bits = options.pop("bits_per_weight")
         data = {
             **{name: value for name, value in options.items() if value is not None},
-            "clip": not no_clip,
             "mixed": None if bits is None else {"bits_per_weight": bits},
             "calibration": {"source": text.pop("calibration"), **text},
         }
@@ -86,6 +78,4 @@ class QuantizeOptions:
                 f"--group-size has no meaning for {recipe.scheme}, whose groups are given",
                 fix=f"leave it out, or choose --scheme {', '.join(GROUPED)}",
             )
-        if no_clip and "awq" not in recipe.method:
-            raise UsageError(f"--no-clip has no meaning for {recipe.method}, which does not clip")
         return recipe

@@ -37,7 +37,7 @@ def _recipe(run: Run, name: str, done: QuantizedCheckpoint) -> Iterator[Node]:
     yield Heading(text=name)
     yield Paragraph(
         text=f"{method}{done.scheme}{group}; {human_bytes(done.weight_bytes)}, "
-        f"{number(done.bits_per_weight)} bits a weight; written by {done.writer} in "
+        f"{number(done.bits_per_weight)} bits a weight; written in "
         f"{human_duration(done.seconds)} on {done.device}. {_summary(done)}"
     )
     if done.calibration is not None:

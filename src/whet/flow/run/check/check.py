@@ -73,7 +73,7 @@ def check_spec(
             spec=facts.spec,
             downloads=checkpoints.download_bytes(),
         )
-        errors = tuple(spec_errors(facts, resolved, root, tools=here))
+        errors = tuple(spec_errors(facts, resolved))
         problems = (*errors, *machine_problems(facts, resolved, needs, root, disks=here))
         machine = None if planned is None else planned.machine
         advice = () if errors else advice_of(facts, resolved, machine)

@@ -14,9 +14,9 @@ from whet.checkpoint.hub import (
     fetch,
     fetch_weights,
     has_weights,
+    local_folder,
     read_repository,
 )
-from whet.checkpoint.locate import local_folder
 from whet.core.errors import WhetError
 from whet.core.hub import snapshot_of, snapshot_path
 from whet.core.protocols import Observer

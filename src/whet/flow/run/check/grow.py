@@ -67,7 +67,7 @@ class Grower:
             spec=facts.spec,
         )
         problems = (
-            *spec_errors(facts, resolved, root, tools=True),
+            *spec_errors(facts, resolved),
             *machine_problems(facts, resolved, needs, root, disks=True),
         )
         refused = {each.variant: each.message for each in problems if each.variant is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +11,6 @@ from whet.core.errors import CheckpointError, UsageError
 from whet.core.flags import plain_args
 from whet.core.load import Load
 from whet.core.names import did_you_mean
-from whet.core.spec import LLAMA_CPP, LLM_COMPRESSOR
 from whet.flow.run.check.facts import GENERATED, Facts
 from whet.flow.run.check.resolve import Resolved
 from whet.flow.run.plan import quantized_path
@@ -20,27 +19,18 @@ from whet.flow.run.traffic.traced import log_problems
 from whet.levers import claims
 from whet.load import Draw, build_workload
 from whet.predict import Feasibility, Problem, disk_problems
-from whet.quant.llama_cpp import find_tools
-from whet.quant.llm_compressor.write import find_llm_compressor
 from whet.quant.suitability import recipe_problem
 
-SPEC_ERRORS: Final = ("flags", "traffic", "writer")
+SPEC_ERRORS: Final = ("flags", "traffic")
 """Kinds of problems that no other machine solves."""
 _SCALED_KV: Final = ("fp8", "fp8_e4m3")
 """Types of the KV cache that a checkpoint's scales are for; e5m2 is meant to go without."""
-_TOOLS: Final[dict[str, Callable[[], object]]] = {
-    LLM_COMPRESSOR: find_llm_compressor,
-    LLAMA_CPP: find_tools,
-}
-"""What finds the tool of a recipe's writer."""
 
 
-def spec_errors(facts: Facts, resolved: Resolved, root: Path, *, tools: bool) -> Iterator[Problem]:
-    """Yield what no other machine solves; with ``tools`` also the missing tools of this one."""
+def spec_errors(facts: Facts, resolved: Resolved) -> Iterator[Problem]:
+    """Yield what no other machine solves."""
     _require_known_claims(facts, resolved)
     yield from resolved.refused
-    if tools:
-        yield from _writer_problems(facts, resolved, root)
     spec = facts.spec
     if spec.load.trace is None and spec.traffic is None:
         yield from _room_problems(facts)
@@ -101,20 +91,6 @@ def _recipe_problems(facts: Facts, resolved: Resolved, root: Path) -> Iterator[P
         if (reason := checked[recipe]) is not None:
             message = f"recipes.{recipe}: {reason}"
             yield Problem(variant=name, kind="recipe", message=message)
-
-
-def _writer_problems(facts: Facts, resolved: Resolved, root: Path) -> Iterator[Problem]:
-    """Yield variants whose recipe another tool writes, where that tool is missing."""
-    writers = (
-        (name, facts.spec.recipes[recipe].writer)
-        for name, recipe in _recipes_to_make(facts, resolved, root)
-    )
-    for name, writer in dict.fromkeys(writers):
-        try:
-            if writer in _TOOLS:
-                _TOOLS[writer]()
-        except UsageError as error:
-            yield Problem(variant=name, kind="writer", message=str(error))
 
 
 def _recipes_to_make(facts: Facts, resolved: Resolved, root: Path) -> Iterator[tuple[str, str]]:

@@ -65,15 +65,14 @@ def _exists(store: RunStore, name: str) -> bool:
 
 
 def _passes(plan: Plan, pending: Sequence[str]) -> Iterator[list[str]]:
-    """Recipes of one writer and text: each holds one shard in host memory until it is full."""
+    """Recipes of one text: each holds one shard in host memory until it is full."""
     if not pending:
         return
     from whet.checkpoint.shards import SHARD_BYTES  # imports torch
 
-    groups: defaultdict[tuple[str, CalibrationSpec], list[str]] = defaultdict(list)
+    groups: defaultdict[CalibrationSpec, list[str]] = defaultdict(list)
     for name in pending:
-        recipe = plan.spec.recipes[name]
-        groups[recipe.writer, recipe.calibration].append(name)
+        groups[plan.spec.recipes[name].calibration].append(name)
     room = psutil.virtual_memory().available * _HOST_SHARE
     most = max(1, int(room / min(SHARD_BYTES, max(1, plan.target.weight_bytes))))
     for names in groups.values():
@@ -110,6 +109,6 @@ def _store(recorder: Recorder, name: str, done: QuantizedCheckpoint, source_byte
         recorder.observer.warn(f"{name}: {sentence}")
     recorder.observer.note(
         f"{name}: {human_bytes(source_bytes)} → {human_bytes(done.weight_bytes)}, "
-        f"{done.bits_per_weight:.2f} bits a weight, written by {done.writer} in "
+        f"{done.bits_per_weight:.2f} bits a weight, written in "
         f"{human_duration(done.seconds)}"
     )

@@ -1,1 +1,0 @@
-"""llm-compressor as the writer of a recipe: a program in an environment of its own."""
