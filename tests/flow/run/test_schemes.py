@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from whet.core.spec.schemes import SCHEMES
 
 from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import FakeEngine, tiny_spec
@@ -17,6 +16,7 @@ from tests.report.forms import FORMS, section
 from whet.core.protocols import Silent
 from whet.core.run import Run
 from whet.core.spec import Spec
+from whet.core.spec.recipe import SCHEMES
 from whet.core.store import RunStore
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder

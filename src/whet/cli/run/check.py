@@ -18,8 +18,6 @@ from whet.core.records.model import ModelFacts
 from whet.core.records.plan import MemoryPlan
 from whet.core.units import human_bytes
 from whet.flow.run.options import CheckOptions, SpecOptions
-from whet.flow.run.search.history import value_of
-from whet.flow.run.search.playbook import Option, options, require_known
 from whet.report.document import Code, Node, Paragraph, Section
 from whet.report.writers.console import print_sections
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from whet.core.spec import Spec
     from whet.flow.run.check.check import Checked
     from whet.flow.run.check.checkpoints import HubSource
+    from whet.flow.run.search.playbook import Option
     from whet.flow.run.situation import Situation
 
 
@@ -87,6 +86,9 @@ def check(
 
 def _moves(situation: Situation | None, spec: Spec) -> Sequence[Option]:
     """Return the moves from the first configuration, those that promise most first."""
+    from whet.flow.run.search.history import value_of
+    from whet.flow.run.search.playbook import options, require_known
+
     if situation is None or spec.search is None:
         return ()
     require_known(spec.search)

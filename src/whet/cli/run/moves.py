@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from whet.flow.run.search.playbook import Option
 from whet.report.document import Node, Paragraph, Section
+
+if TYPE_CHECKING:
+    from whet.flow.run.search.playbook import Option
 
 
 def moves_section(options: Sequence[Option]) -> Section:
