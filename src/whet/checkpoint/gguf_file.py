@@ -58,7 +58,7 @@ def import_gguf() -> Any:
 
 
 def gguf_facts(file: Path, *, model: Path) -> ModelFacts:
-    """The facts of a GGUF file that holds the model of ``model``.
+    """Return the facts of a GGUF file that holds the model of ``model``.
 
     ``model`` is a folder with config.json and tokenizer.json. Raises ``CheckpointError`` for a
     damaged file, and where its layers, widths or vocabulary are another model's.

@@ -1,4 +1,4 @@
-"""What a head or a draft is and whether it was made for a target, from its files."""
+"""Heads and drafts: their method and shape, and whether they fit a target."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class HubCheckpoint:
 
 
 def locate(ref: str) -> Path:
-    """The folder of ``ref``: a local one as it is, a hub id (``owner/name``) from cache or hub.
+    """Return the folder of ``ref``: a local one, or a hub id's from cache or hub.
 
     Raises ``CheckpointError`` where there is no such folder or repository, or no way to reach it.
     """

@@ -123,6 +123,8 @@ def test_a_resume_starts_nothing_that_is_stored(engine: FakeEngine, tmp_path: Pa
     assert again.search is not None
     assert first.search is not None
     assert again.search.elapsed_s >= first.search.elapsed_s
+    assert again.search.first_cell_s == first.search.first_cell_s
+    assert dict(again.search.spent)["measuring"] >= dict(first.search.spent)["measuring"] > 0
 
 
 def test_a_search_that_was_killed_goes_on(

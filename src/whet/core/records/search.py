@@ -51,7 +51,6 @@ class SearchRecord:
 
     ``spent`` are seconds by what they went into (``starts``, ``measuring``, ``quantizing``,
     ``answers``, ``confirmation``), ``not_tried`` moves with the reason, ``stopped`` why it ended.
-    ``began`` is the wall-clock time of its first step, in seconds since 1970.
     """
 
     time_s: float

@@ -86,6 +86,8 @@ class Search:
     """Seconds of the clock when nothing more was searched."""
     left_out: list[Option] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
+    earlier: dict[str, float] = field(default_factory=dict)
+    """Seconds by what they went into, before the run was resumed."""
 
     def __post_init__(self) -> None:
         """Start the clock; that of a resumed search goes on where it was.
@@ -96,6 +98,9 @@ class Search:
         stored = self.recorder.store.get("search", "search", SearchRecord)
         before = 0.0 if stored is None else stored.elapsed_s
         self.clock = Clock(time_s=self.spec.time, began=time.monotonic() - before)
+        if stored is not None:
+            self.spent, self.first_cell_s = dict(stored.spent), stored.first_cell_s
+        self.earlier = dict(self.spent)
 
     def run(self) -> Plan:
         """Measure until nothing better is expected, or there is no time for another wave.
@@ -110,7 +115,7 @@ class Search:
                 if not batch:
                     break
                 self._measure(waves, batch, self._grown(batch))
-            self.spent = dict(waves.spent)
+            self.spent = self._spent(waves)
         self._check_leader()
         self.ended_s = self.clock.elapsed_s
         self._refresh()
@@ -118,6 +123,10 @@ class Search:
         elapsed = human_duration(self.clock.elapsed_s)
         self.recorder.observer.note(f"the search ended after {elapsed}: {self.stopped}")
         return self.plan
+
+    def _spent(self, waves: Waves) -> dict[str, float]:
+        own = {part: self.earlier.get(part, 0.0) + each for part, each in waves.spent.items()}
+        return {**self.earlier, **own}
 
     def _check_leader(self) -> None:
         """Let the answers of what leads be checked, where that was not done on its own start."""
@@ -132,7 +141,8 @@ class Search:
 
     def close(self) -> None:
         """Record the whole time, with what passed after the search for the confirmation."""
-        self.spent["confirmation"] = self.clock.elapsed_s - self.ended_s
+        now = self.clock.elapsed_s - self.ended_s
+        self.spent["confirmation"] = self.earlier.get("confirmation", 0.0) + now
         self._record()
 
     @property
@@ -210,7 +220,7 @@ class Search:
         waves.measure(self.plan, wave, self._ahead(batch))
         self.first_cell_s = self.first_cell_s or self.clock.elapsed_s
         self._judge(batch)
-        before, self.spent = self.spent, dict(waves.spent)
+        before, self.spent = self.spent, self._spent(waves)
         if ready:
             started, measured = (
                 self.spent[part] - before.get(part, 0.0) for part in ("starts", "measuring")
