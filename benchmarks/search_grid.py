@@ -20,6 +20,7 @@ from whet.flow.run.search.changes import Value
 from whet.flow.run.search.values import key_of
 from whet.flow.run.situation import Head, Situation, TrafficShape
 
+_GRAPHS: Final = "compilation_config"
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "results" / "search"
 _LOADS: Final = ("in_flight", "batch_size")
@@ -67,7 +68,13 @@ class Problem:
         return tuple(sorted({load for cells in self.cells.values() for load in cells}))
 
     def name_of(self, value: Value) -> str | None:
-        """The configuration of the grid that is ``value``; None where it was not measured."""
+        """The configuration of the grid that is ``value``; None where it was not measured.
+
+        The grids' rows with drafts name no graphs: whether they had them for long steps is theirs.
+        """
+        if "speculation" in value:
+            args = {key: item for key, item in value.get("args", {}).items() if key != _GRAPHS}
+            value = {**value, "args": args}
         wanted = key_of(value)
         return next((name for name, own in self.values.items() if key_of(own) == wanted), None)
 

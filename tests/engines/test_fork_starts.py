@@ -70,6 +70,7 @@ def parent(resolved: ResolvedEngine, folder: Path) -> Iterator[ForkParent]:
         ["fake_engine", "heavy", "of_another_version"],
         python=resolved.argv[0],
         env=environment(resolved),
+        own={},
         late=["FAKE_TOKEN"],
         log=folder / "parent.log",
     ) as up:

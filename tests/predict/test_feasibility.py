@@ -16,9 +16,10 @@ from whet.checkpoint import read_facts
 from whet.core.provenance import Device
 from whet.core.records.engine import Speculation, Variant
 from whet.core.records.plan import Problem
-from whet.core.spec import Spec, parse_spec
+from whet.core.spec import RecipeSpec, Spec, parse_spec
 from whet.core.units import GIB
-from whet.predict import assess_variants, disk_problems, disk_uses
+from whet.predict import Feasibility, assess_variants, disk_problems, disk_uses
+from whet.quant import quantize
 
 SPECULATION = Speculation(method="draft_model", num_tokens=4, draft_path="draft")
 
@@ -53,12 +54,19 @@ class Bench:
         )
         return replace(plain, **changes)
 
-    def check(self, **changes: Any) -> tuple[Problem, ...]:
-        variants, target, spec = [self.variant(**changes)], read_facts(self.target), self.parsed()
-        assessed = assess_variants(
-            variants, target=target, draft=read_facts(self.draft), device=self.device, spec=spec
+    def assess(self, variant: Variant) -> Feasibility:
+        return assess_variants(
+            [variant],
+            target=read_facts(self.target),
+            draft=read_facts(self.draft),
+            device=self.device,
+            spec=self.parsed(),
         )
-        return assessed.problems + disk_problems(disk_uses(variants, target=target, spec=spec))
+
+    def check(self, **changes: Any) -> tuple[Problem, ...]:
+        variant, target = self.variant(**changes), read_facts(self.target)
+        disks = disk_uses([variant], target=target, spec=self.parsed())
+        return self.assess(variant).problems + disk_problems(disks)
 
     def only(self, kind: str, **changes: Any) -> str:
         """The message of the one problem, which is of this kind."""
@@ -168,13 +176,28 @@ def test_a_draft_that_reads_less_than_the_workload(bench: Bench) -> None:
     assert "the draft reads 128 tokens" in bench.only("length", speculation=SPECULATION)
 
 
-def test_weights_of_another_shape(bench: Bench) -> None:
+def test_another_model_in_16_bits_is_compared_with_the_target(bench: Bench) -> None:
+    """A smaller model may serve in the target's place; its answers decide."""
     other = write_tiny_llama(bench.root / "other", num_hidden_layers=1)
-    said = bench.only("shape", weights=str(other), model_path=str(other))
-    assert said == (
-        "layers is 2 in the target and 1 in the other checkpoint; give quantized weights of this "
-        "target, with its tokenizer files"
+    weights = {"weights": str(other), "model_path": str(other)}
+    assert bench.check(**weights) == ()
+    plain, small = (
+        bench.assess(each).memory["v"] for each in (bench.variant(), bench.variant(**weights))
     )
+    assert plain.kv_bytes_per_token == 2 * small.kv_bytes_per_token
+    change(other, "generation_config.json", eos_token_id=[1, 0])
+    assert "in the target and [0, 1] in the other checkpoint" in bench.only("tokenizer", **weights)
+
+
+def test_quantized_weights_of_another_shape(bench: Bench) -> None:
+    other = write_tiny_llama(bench.root / "other", num_hidden_layers=1)
+    made = bench.root / "made"
+    recipe = RecipeSpec.model_validate({"scheme": "FP8_DYNAMIC"})
+    text = bench.root / "unused.jsonl"
+    text.write_text('{"text": "not read by round to nearest"}')
+    quantize(other, made, recipe, calibration=text)
+    said = bench.only("shape", weights=str(made), model_path=str(made))
+    assert said.startswith("layers is 2 in the target and 1 in the made checkpoint; give ")
 
 
 def test_more_devices_than_there_are(bench: Bench) -> None:

@@ -30,18 +30,15 @@ engine:
   env:
     VLLM_CPU_KVCACHE_SPACE: "1"
     VLLM_CPU_NUM_OF_RESERVED_CPU: "0"
-recipes:
-  awq:
-    calibration: {{samples: 200, max_tokens: 128}}
-variants:           # each has one lever more than the one before
-  fp16: {{}}
-  fp16+cache: {{prefix_cache: true}}   # vLLM's default, which savings are counted against
+variants:
+  default: {{prefix_cache: true}}     # vLLM's default, which savings are counted against
   draft+cache: {{prefix_cache: true, speculation: {{}}}}
-  awq+draft+cache: {{weights: awq, prefix_cache: true, speculation: {{}}}}
+  small: {{weights: {draft}, prefix_cache: true}}   # the draft in the target's place: fast, and wrong
+baseline: default
 traffic: {{log: {log}, keep_prompts: true}}   # requests of a support desk
 load:
   concurrency: [1, 8]
-  trials: 2         # starts of each server: the fewest that give an interval
+  trials: 1         # the finalists are started again, until their difference shows
   min_requests: 12
   requests_per_slot: 12
   warmup_requests: 12

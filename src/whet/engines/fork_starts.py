@@ -140,14 +140,18 @@ def fork_parent(
     *,
     python: str,
     env: Mapping[str, str],
+    own: Mapping[str, str],
     late: Sequence[str],
     log: Path,
 ) -> Iterator[ForkParent]:
-    """Import ``modules`` with ``python`` in the background; end what was forked with the parent."""
+    """Import ``modules`` with ``python`` in the background; end what was forked with the parent.
+
+    Servers with the environment ``env`` are forked; each has those of ``own`` that it lacks.
+    """
     with tempfile.TemporaryDirectory(prefix="whet-") as folder:
         path = Path(folder) / "fork"
         argv = [python, "-P", str(_PROGRAM), str(path), *modules]
-        process = EngineProcess(argv, env=env, log=log)
+        process = EngineProcess(argv, env={**own, **env}, log=log)
         try:
             yield ForkParent(process=process, path=path, env=env, late=late)
         finally:

@@ -13,7 +13,7 @@ from whet.checkpoint.gguf_file import gguf_facts
 from whet.checkpoint.lora import foreign_width
 from whet.core.errors import CheckpointError
 from whet.core.provenance import Device
-from whet.core.records.engine import Variant
+from whet.core.records.engine import UNQUANTIZED, Variant
 from whet.core.records.model import ModelFacts
 from whet.core.records.plan import MemoryPlan, Problem, ProblemKind
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
@@ -24,12 +24,18 @@ from whet.predict.settings import Settings, read_settings
 
 _SIZES: Final = ("layers", "hidden_size", "heads", "kv_heads", "head_dim")
 """What a quantized copy has in common with its source."""
-COPY_FIX: Final = "give quantized weights of this target, with its tokenizer files"
+COPY_FIX: Final = (
+    "give quantized weights of this target, or another model in 16 bits, with the target's "
+    "tokenizer files"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Case:
-    """One variant with everything that its checks read."""
+    """One variant with everything that its checks read.
+
+    ``target`` is what it serves: the target, or another model in its place.
+    """
 
     variant: Variant
     target: ModelFacts
@@ -86,8 +92,14 @@ def assess_variants(
             problems.append(Problem(variant=variant.name, kind="weights", message=str(error)))
             continue
         case = _Case(
-            variant=variant, target=target, stored=stored, draft=own_draft, device=device, spec=spec
+            variant=variant,
+            target=_served(target, stored),
+            stored=stored,
+            draft=own_draft,
+            device=device,
+            spec=spec,
         )
+        problems += _same_model(case, target)
         problems += _problems(case, memory[variant.name])
     disks = disk_uses(variants, target=target, spec=spec, downloads=downloads)
     return Feasibility(problems=tuple(problems), memory=memory, disks=disks)
@@ -118,10 +130,11 @@ class _Models:
 
     def plan(self, variant: Variant, device: Device, demand: Demand) -> MemoryPlan:
         """Plan the memory of one variant."""
+        stored = self.weights(variant)
         return plan_memory(
             variant,
-            target=self.target,
-            stored=self.weights(variant),
+            target=_served(self.target, stored),
+            stored=stored,
             draft=self.draft_of(variant),
             device=device,
             demand=demand,
@@ -187,7 +200,6 @@ def _demand(spec: Spec, target: ModelFacts) -> Demand:
 
 
 def _problems(case: _Case, memory: MemoryPlan) -> Iterator[Problem]:
-    yield from _same_model(case)
     yield from _draft(case)
     yield from _adapters(case)
     yield from _scheduler(case)
@@ -275,22 +287,33 @@ def _adapters(case: _Case) -> Iterator[Problem]:
             )
 
 
-def _same_model(case: _Case) -> Iterator[Problem]:
-    """A quantized copy must answer as the target does: same tokenizer, same end of an answer."""
+def _served(target: ModelFacts, stored: ModelFacts) -> ModelFacts:
+    """Return what gives a variant its shape: 16-bit weights may be of another model."""
+    same = all(getattr(target, size) == getattr(stored, size) for size in _SIZES)
+    return target if same or stored.stored.scheme not in UNQUANTIZED else stored
+
+
+def _same_model(case: _Case, target: ModelFacts) -> Iterator[Problem]:
+    """A quantized copy must be of the target, and answer as it does.
+
+    A model in the target's place has its tokenizer and its end of an answer, too: its answers are
+    compared token by token.
+    """
     if case.variant.weights == SIXTEEN_BIT or not Path(case.stored.path).is_dir():
         return
     made = case.variant.weights in case.spec.recipes
     fix = f"delete {case.stored.path} to make it again" if made else COPY_FIX
     name = f"{case.variant.weights_label} checkpoint"
-    if (difference := copy_difference(case.target, case.stored, name)) is not None:
+    other = case.target is not target
+    if (difference := copy_difference(target, case.stored, name, any_shape=other)) is not None:
         yield case.problem(difference[0], f"{difference[1]}; {fix}")
 
 
 def copy_difference(
-    target: ModelFacts, copy: ModelFacts, name: str
+    target: ModelFacts, copy: ModelFacts, name: str, *, any_shape: bool = False
 ) -> tuple[ProblemKind, str] | None:
     """Return how ``copy``, called ``name``, is not of the target: in shape or in its tokenizer."""
-    for size in _SIZES:
+    for size in () if any_shape else _SIZES:
         mine, its = (getattr(facts, size) for facts in (target, copy))
         if mine != its:
             return "shape", f"{size} is {mine} in the target and {its} in the {name}"

@@ -103,11 +103,13 @@ def test_the_servers_that_start_together_fit_the_card(
     plan = plan_of(store, tmp_path)
     need = need_of(plan, store, plan.baseline(), AT_32)
     with open_waves(Recorder(store=store, observer=Silent()), FakeEngine()) as waves:
-        width = waves.width(plan)
+        servers = [plan.baseline()] * 4
+        width = waves.width(plan, servers)
         assert width == 3
+        assert waves.width(plan, servers[:2]) == 2
         assert width * need.total <= free_bytes(plan) < (width + 1) * need.total
         rates = replace(plan, spec=plan.spec.model_copy(update={"load": RATES}))
-        assert waves.width(rates) == 1, "as many requests as run at once may be in flight"
+        assert waves.width(rates, servers) == 1, "as many requests as run at once may be in flight"
 
 
 def test_an_engine_without_a_sized_pool_starts_alone(store: RunStore, tmp_path: Path) -> None:

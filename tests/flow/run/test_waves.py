@@ -210,7 +210,7 @@ def test_no_more_servers_start_together_than_the_cores_allow(
 ) -> None:
     give_memory(monkeypatch, 64)
     with searching(desk, tmp_path) as search:
-        assert search.waves.width(search.plan) == 2
+        assert search.waves.width(search.plan, search.plan.resolved) == 2
         search.wave("fp16", "b", "c")
     assert desk.kinds.index("down b") < desk.kinds.index("up c")
 
@@ -221,7 +221,7 @@ def test_where_one_server_fits_the_next_one_waits_for_the_checks_of_the_last(
 ) -> None:
     give_memory(monkeypatch, gib)  # a server takes 3 GiB
     with searching(desk, tmp_path) as search:
-        assert search.waves.width(search.plan) == 1
+        assert search.waves.width(search.plan, search.plan.resolved) == 1
         search.wave("fp16", "b", "c", check={"fp16", "b", "c"})
     assert [each for each in desk.kinds if not each.startswith("trial")] == [
         f"{kind} {name}" for name in ("fp16", "b", "c") for kind in ("up", "check", "down")

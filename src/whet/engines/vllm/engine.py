@@ -59,6 +59,8 @@ _IMPORTED: Final = (_MODULE, "vllm.entrypoints.launchers.api_server.entry")
 """What a server's first process imports; the second is where 0.30 and later have most of it."""
 _READ_LATE: Final = (CPU_KV_ENV, "VLLM_DISABLED_KERNELS", "VLLM_USE_RUST_FRONTEND")
 """Variables that vLLM reads when it uses them, not when it is imported."""
+_FORKED: Final = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
+"""The engine core is forked from its server, too: it imports nothing again."""
 _AMBIENT_NAMES: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_PRELOAD")
 
 
@@ -152,7 +154,10 @@ class VllmEngine:
     def warm(self, resolved: ResolvedEngine, *, log: Path) -> Iterator[Engine]:
         """Yield this engine for a search: servers with the environment of ``resolved`` fork."""
         python, env = resolved.argv[0], environment(resolved)
-        with fork_parent(_IMPORTED, python=python, env=env, late=_READ_LATE, log=log) as parent:
+        own = _FORKED if resolved.device == "cuda" else {}
+        with fork_parent(
+            _IMPORTED, python=python, env=env, own=own, late=_READ_LATE, log=log
+        ) as parent:
             yield VllmEngine(self._find, self._planned, parent.fork)
 
     def _device(self) -> Device:

@@ -12,11 +12,12 @@ import numpy as np
 
 from whet.core.flags import parse_json, plain_args, rust_frontend
 from whet.core.provenance import Device
-from whet.core.records.engine import BY_LOAD, Speculation, Variant
+from whet.core.records.engine import BY_LOAD, UNQUANTIZED, Speculation, Variant
 from whet.core.records.evidence import EngineFacts
 from whet.core.records.load import TrialRecord
 from whet.core.records.model import ModelFacts
 from whet.core.run import Run
+from whet.core.spec import SIXTEEN_BIT
 from whet.levers.kernels import requested_libraries
 from whet.metrics.counted import acceptance_length, counter_delta
 from whet.metrics.requests import request_figures
@@ -83,13 +84,15 @@ def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obs
     """A complete trial of a closed loop or at a rate, on the engine that the run started.
 
     Left out: static batches, trials in which a request failed, and variants that several engines
-    serve: what each had in flight is not known.
+    serve: what each had in flight is not known. So is the shape of another model in 16 bits.
     """
     resolved, facts = run.engines.get(trial.variant), run.facts.get(trial.variant)
     loop = "open" if trial.load.is_open else "closed"
     if resolved is None or trial.loop != loop or trial.status != "complete":
         return
     variant, target = resolved.variant, run.models["target"]
+    if variant.weights != SIXTEEN_BIT and variant.scheme in UNQUANTIZED:
+        return
     shared = _shared_tokens(run, trial) if variant.prefix_cache else 0
     servers = int(plain_args(variant).get("api_server_count", 1))
     if (rows := timed_requests(trial, shared, servers=servers)) is None:

@@ -41,10 +41,19 @@ class Grower:
 
         One that cannot run on this machine is journalled as infeasible.
         """
+        grown, refused = self._grown(plan, values)
+        _record(grown, grown.resolved[len(plan.resolved) :], refused, self.recorder)
+        return grown
+
+    def preview(self, plan: Plan, values: Mapping[str, Mapping[str, Any]]) -> Plan:
+        """Return the plan that ``add`` would, and record nothing."""
+        return self._grown(plan, values)[0]
+
+    def _grown(
+        self, plan: Plan, values: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Plan, dict[str, str]]:
         spec, added, refused = self._resolve(plan, values)
-        plan = replace(plan, spec=spec, resolved=(*plan.resolved, *added))
-        _record(plan, added, refused, self.recorder)
-        return plan
+        return replace(plan, spec=spec, resolved=(*plan.resolved, *added)), refused
 
     def _resolve(
         self, plan: Plan, values: Mapping[str, Mapping[str, Any]]

@@ -124,9 +124,9 @@ class SessionWaves:
         default_factory=lambda: dict.fromkeys(("starts", "measuring", "quantizing", "answers"), 0.0)
     )
 
-    def width(self, plan: Plan) -> int:
+    def width(self, plan: Plan, servers: Sequence[ResolvedEngine]) -> int:
         """Return how many sessions run side by side."""
-        return self.executor.width(plan)
+        return max(1, min(len(servers), self.executor.width(plan)))
 
     def measure(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -153,13 +153,17 @@ class LocalWaves:
     free: int = 0
     """Bytes for servers on each device, as it was when none was up."""
 
-    def width(self, plan: Plan) -> int:
-        """Return how many servers like the baseline's fit together, when none is up."""
-        points = plan.spec.load.points
-        need = need_of(plan, self.recorder.store, plan.baseline(), points)
+    def width(self, plan: Plan, servers: Sequence[ResolvedEngine]) -> int:
+        """Return how many of ``servers``, the first ones, fit together when none is up."""
         self._room(plan, quantizing=False)
-        fits = 1 if need.alone else self.free // max(need.total, 1)
-        return max(1, min(most_at_once(), fits))
+        room, fits = self.free, 0
+        for item in servers[: most_at_once()]:
+            need = need_of(plan, self.recorder.store, item, plan.spec.load.points)
+            room -= need.total
+            if need.alone or room < 0:
+                break
+            fits += 1
+        return max(1, fits)
 
     def measure(
         self,

@@ -27,8 +27,8 @@ class Waves(Protocol):
         """
         ...
 
-    def width(self, plan: Plan) -> int:
-        """Return how many servers may start together now, if they are like the baseline's."""
+    def width(self, plan: Plan, servers: Sequence[ResolvedEngine]) -> int:
+        """Return how many of ``servers``, the first ones, may start together; at least one."""
         ...
 
     def measure(

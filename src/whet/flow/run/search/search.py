@@ -30,6 +30,8 @@ from whet.metrics.significance import looks_at
 
 _CELL_S: Final = 20.0
 _FINALISTS: Final = 2
+_WIDEST: Final = 8
+"""Servers of one wave at most, however many devices there are."""
 _CHECKED: Final = 3
 """Leaders whose answers are checked at the end, one after the other."""
 
@@ -43,6 +45,10 @@ class Grower(Protocol):
 
     def add(self, plan: Plan, values: Mapping[str, Value]) -> Plan:
         """Return the plan with further variants, by name; without those that cannot run here."""
+        ...
+
+    def preview(self, plan: Plan, values: Mapping[str, Value]) -> Plan:
+        """Return the plan that ``add`` would, and record nothing."""
         ...
 
 
@@ -111,7 +117,7 @@ class Search:
         with self.measurer.open_waves() as waves:
             self._measure(waves, self._roots(), self.plan.resolved)
             while True:
-                batch = stored.get(self.wave) or self._propose(waves.width(self.plan))
+                batch = stored.get(self.wave) or self._propose(waves)
                 if not batch:
                     break
                 self._measure(waves, batch, self._grown(batch))
@@ -178,13 +184,13 @@ class Search:
             for item in self.plan.resolved
         ]
 
-    def _propose(self, width: int) -> list[Candidate]:
+    def _propose(self, waves: Waves) -> list[Candidate]:
         """Return the next wave, as many servers as there is time for; none at the end."""
         candidates, self.left_out = next_wave(
             self.situation,
             self.history,
             self.spec,
-            width,
+            _WIDEST,
             lambda value: self.grower.refusal(self.plan, value),
         )
         if not candidates:
@@ -193,7 +199,11 @@ class Search:
         fits = max(0, int(room_s / (self.each_s or _CELL_S)))
         if candidates and not fits:
             self.stopped = "the time is spent"
-        return candidates[:fits]
+        batch = candidates[:fits]
+        if len(batch) < 2:
+            return batch
+        grown = self.grower.preview(self.plan, {each.name: each.value for each in batch})
+        return batch[: waves.width(grown, grown.resolved[len(self.plan.resolved) :])]
 
     def _grown(self, batch: Sequence[Candidate]) -> tuple[ResolvedEngine, ...]:
         before = len(self.plan.resolved)
