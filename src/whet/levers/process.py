@@ -19,7 +19,7 @@ class EngineChoice(Lever):
     name = "engine"
 
     def labels(self, variant: Variant) -> Iterator[str]:
-        """``engine=llamacpp``."""
+        """``engine=sglang``."""
         if variant.engine is not None:
             yield f"engine={variant.engine}"
 

@@ -137,10 +137,8 @@ def requested_settings(variant: Variant) -> dict[str, Scalar]:
 
 
 def _pages(resolved: ResolvedEngine) -> str:
-    pages = get_profile(resolved.engine).pages
-    if pages.cache == pages.settings:
-        return pages.settings
-    return f"/server_info, the labels of {pages.cache}"
+    cache = get_profile(resolved.engine).pages.cache
+    return cache if cache == "/server_info" else f"/server_info, the labels of {cache}"
 
 
 def same_value(requested: Scalar, resolved: str) -> bool:
@@ -213,7 +211,7 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
     keys = (name, *(f"{section}.{name}" for section in start.profile.pages.sections))
     for key in keys:
         if (setting := start.declared.setting(key)) is not None:
-            yield setting, f"{start.profile.pages.settings} says {key}: {setting}"
+            yield setting, f"/server_info says {key}: {setting}"
             return
 
 

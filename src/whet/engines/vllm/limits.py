@@ -28,7 +28,6 @@ def limitation(
     """Why this cannot run, with the fix, or None. Default machine: this one."""
     return (
         build_problem(installed, gpu=gpu)
-        or _gguf(resolved.variant)
         or _several_servers(resolved.variant, installed)
         or _not_in_rust(resolved.variant)
         or (None if machine else _no_compiler(resolved.variant, installed))
@@ -60,15 +59,6 @@ def api_server_count(variant: Variant) -> int:
     """Number of API server processes that the variant requests."""
     count = str(plain_args(variant).get("api_server_count", 1))
     return int(count) if count.isdecimal() else 1
-
-
-def _gguf(variant: Variant) -> str | None:
-    if not variant.model_path.endswith(".gguf"):
-        return None
-    return (
-        f"whet serves GGUF files ({variant.scheme}) on llama.cpp; set engine: llamacpp for this "
-        "variant and add llamacpp to engines"
-    )
 
 
 def _several_servers(variant: Variant, installed: Installed) -> str | None:
