@@ -34,7 +34,7 @@ PARALLEL: Final = (
 )
 _OWN_CLAIM: Final = frozenset(
     {"quantization", "kv_cache_dtype", "attention_backend", "async_scheduling", *PARALLEL}
-    | {"linear_backend", "kernel_config.linear_backend_per_quant"}
+    | {"linear_backend"}
 )
 """Flags with a claim of their own; ``enforce_eager`` and the rest are among the settings too."""
 
