@@ -52,8 +52,7 @@ class Kernels(Lever):
 
     def judge_start(self, claim: Claim, start: Start) -> Outcome:
         """Every kernel that the log names, of the model and of a draft."""
-        refusal = re.compile(start.profile.patterns.kernels_refused)
-        refused = tuple(n for n in start.facts.notices if refusal.search(n))
+        refused = start.notices(start.profile.patterns.kernels_refused)
         if refused:
             return "contradicted", f"the engine chose by itself: {refused[0]}", refused
         library = requested_library(start.variant) or ""

@@ -229,17 +229,14 @@ def _no_cascade(start: Start) -> Iterator[tuple[str, str]]:
         yield "true", "vLLM has no cascade attention on a CPU"
     elif start.facts.v2_model_runner:
         yield "true", "the log says Using V2 Model Runner, which has no cascade attention"
-    for notice in start.facts.notices:
-        if notice.startswith("Disabling cascade attention"):
-            yield "true", f"the log: {notice}"
+    for notice in start.notices("^Disabling cascade attention"):
+        yield "true", f"the log: {notice}"
 
 
 def _no_block_verification(start: Start) -> Iterator[tuple[str, str]]:
     """The V1 runner verifies token by token, whatever is resolved (vLLM 0.33)."""
-    v1 = re.compile(start.profile.patterns.v1_runner)
-    for notice in start.facts.notices:
-        if v1.search(notice):
-            yield "standard", f"the log: {notice}"
+    for notice in start.notices(start.profile.patterns.v1_runner):
+        yield "standard", f"the log: {notice}"
 
 
 def _graph_modes(start: Start) -> Iterator[tuple[str, str]]:
