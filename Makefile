@@ -12,7 +12,7 @@ export TORCH_INDEX
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo watch-demo test test-full lint check docs llamacpp package data format lock clean
+.PHONY: help setup setup-dev demo watch-demo test test-full lint check docs package data format lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,9 +56,6 @@ docs: setup-dev  ## docs/reference/ and docs/models.md from the code, and the si
 	$(BIN)/python scripts/docs_reference.py
 	$(BIN)/python scripts/docs_models.py
 	$(SITE)
-
-llamacpp: setup  ## llama-server and llama-quantize, into ~/.cache/whet: about seven minutes
-	$(BIN)/python scripts/build_llamacpp.py
 
 package: setup  ## dist/, and the wheel tried in an empty environment: about a minute
 	scripts/package.sh

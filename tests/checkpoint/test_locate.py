@@ -32,6 +32,12 @@ def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
         locate(str(tmp_path / "model.safetensors"))
 
 
+def test_a_gguf_file_gets_its_own_sentence(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(CheckpointError, match="holds GGUF weights; give the safetensors"):
+        locate(str(tmp_path / "model.gguf"))
+
+
 def test_only_safe_files_are_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, Any] = {}
 

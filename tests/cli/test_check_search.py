@@ -12,7 +12,7 @@ from tests.checkpoint.test_heads import write_head
 from tests.checkpoint_factory import write_tiny_llama
 from tests.cli.stage import Whet, write_spec
 from tests.cli.test_init_from_log import write_log
-from whet.cli.run.moves import moves_document, moves_section
+from whet.cli.run.check import moves_document, moves_section
 from whet.core.errors import UsageError
 from whet.report.document import Paragraph
 

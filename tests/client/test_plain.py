@@ -240,7 +240,6 @@ def test_a_certificate_that_is_not_trusted_names_the_variable_to_set(tmp_path: P
         ("vllm:kv_cache_usage_perc", 0.75),
         ("sglang:token_usage", 0.75),
         ("sglang:cache_hit_rate", 0.75),
-        ("llamacpp:kv_cache_usage_ratio", 0.75),
         ("process_start_time_seconds", 0.75),
         ("vllm:num_requests_running", 1.25),
         ("vllm:kv_cache_usage_perc_total", 1.25),

@@ -205,6 +205,11 @@ def test_a_number_beyond_all_use_is_refused(change: dict[str, object], word: str
             "load.trials times, which shows the noise",
         ),
         (
+            {"engine": {"program": "llama-server"}},
+            "engine.program is gone with llama.cpp; remove the key: a server that you start "
+            "yourself is measured with engine: {name: openai, url: …}",
+        ),
+        (
             {"workload": {"pool": "prompts.jsonl"}},
             "workload.pool is gone; remove the key and set traffic: log.jsonl, your own request "
             "log",

@@ -15,12 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.llama_tools import write_gguf
-from whet.checkpoint import read_facts, weights_facts
 from whet.client import scrape
 from whet.core.counters import GENERATED
 from whet.core.errors import EngineLostError, EngineStartError, UsageError
-from whet.core.llama_cpp import find_program
 from whet.core.provenance import find_device
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.spec import EngineSpec
@@ -43,16 +40,6 @@ def make_vllm(folder: Path) -> Variant:
     return variant("W4A16", path, args=(*ARGS, ("enforce_eager", True)))
 
 
-def make_llamacpp(folder: Path) -> Variant:
-    from tests.engines.tiny import write_pair
-
-    target, _ = write_pair(folder)
-    made = weights_facts(write_gguf(target, folder / "q8", "Q8_0"), read_facts(target))
-    assert made.stored.scheme == "Q8_0"
-    assert made.stored.bits_per_weight == pytest.approx(8.5)
-    return variant("Q8_0", Path(made.path), args=ARGS)
-
-
 def make_sglang(folder: Path) -> Variant:
     from tests.engines.tiny import write_pair
 
@@ -62,7 +49,6 @@ def make_sglang(folder: Path) -> Variant:
 
 MAKERS: dict[str, Callable[[Path], Variant]] = {
     "vllm": make_vllm,
-    "llamacpp": make_llamacpp,
     "sglang": make_sglang,
 }
 
@@ -83,26 +69,11 @@ def variant(scheme: str, path: Path, *, args: tuple[tuple[str, object], ...]) ->
 def why_not(name: str) -> str | None:
     if name == "vllm":
         return None if find_installed(sys.executable) else "vLLM is not installed"
-    if name == "sglang":
-        profile = get_profile(name)
-        gpu = find_device().kind == "cuda"
-        there = find_sglang(sys.executable)
-        own = profile.installation
-        return own.missing(sys.executable) if there is None else own.problem(there, gpu=gpu)
-    try:
-        find_program("llama-server")
-        find_program("llama-quantize")
-    except UsageError as error:
-        return str(error)
-    return None if _has_gguf() else "the package gguf is not installed"
-
-
-def _has_gguf() -> bool:
-    try:
-        import gguf  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    profile = get_profile(name)
+    gpu = find_device().kind == "cuda"
+    there = find_sglang(sys.executable)
+    own = profile.installation
+    return own.missing(sys.executable) if there is None else own.problem(there, gpu=gpu)
 
 
 @pytest.fixture(scope="module", params=STARTED)

@@ -146,7 +146,6 @@ def test_the_shipped_flags_are_those_of_the_parser() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"model_path": "/m/q4.gguf"}, "set engine: llamacpp"),
         ({"loras": (("a", "/a"),)}, "adapters on vLLM only"),
         ({"layout": Layout(decode=2)}, "leave layout out"),
         ({"env": (("VLLM_USE_RUST_FRONTEND", "1"),)}, "frontend is a choice of vLLM"),

@@ -10,7 +10,7 @@ from tests.levers.recorded import log
 from whet.core.records.engine import StartFacts
 from whet.core.records.evidence import EngineFacts
 from whet.core.starts import start_parts, start_text
-from whet.engines.vllm.start_times import read_start_times
+from whet.engines.vllm.log import read_log
 
 TIMES = {
     # core, load, init, compile, graphs
@@ -44,7 +44,7 @@ def test_midnight_is_no_negative_time() -> None:
         "(Worker_TP0 pid=3) INFO 12-31 23:59:57 [parallel_state.py:1] rank 0",
         "(APIServer pid=1) INFO 01-01 00:00:09 [entry.py:140] Starting vLLM server on http://h:1",
     )
-    assert read_start_times("\n".join(lines))["core_s"] == 12.0
+    assert read_log("\n".join(lines)).core_s == 12.0
 
 
 START = StartFacts(

@@ -144,9 +144,7 @@ def test_what_speculation_switches_off_depends_on_the_version(
     ("packages", "nvcc", "refused"),
     [((), False, True), (("cuda-bindings",), False, False), ((), True, False)],
 )
-@pytest.mark.parametrize("flag", ["linear_backend", "kernel_config"])
 def test_humming_needs_a_compiler(
-    flag: str,
     packages: tuple[str, ...],
     nvcc: bool,
     refused: bool,
@@ -159,12 +157,8 @@ def test_humming_needs_a_compiler(
     if nvcc:
         (tmp_path / "cuda-13.0" / "bin").mkdir(parents=True)
         (tmp_path / "cuda-13.0" / "bin" / "nvcc").touch()
-    value = {
-        "linear_backend": "humming",
-        "kernel_config": '{"linear_backend_per_quant": {"mixed_precision": "humming"}}',
-    }[flag]
     installed = Installed(version="0.33.0", cpu_build=False, packages=packages)
-    one = made(scheme="W4A16", engine_args=((flag, value),))
+    one = made(scheme="W4A16", engine_args=(("linear_backend", "humming"),))
     said = limitation(one, installed, gpu=True) or ""
     assert ("no CUDA compiler" in said) is refused
 

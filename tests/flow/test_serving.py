@@ -29,10 +29,10 @@ def test_a_trial_has_what_its_engine_starts_sooner_with(monkeypatch: pytest.Monk
     assert args(EngineSpec(), eager=False) == {"max_model_len": 64, "dtype": "float32"}
     own = EngineSpec(args={"dtype": "bfloat16"})
     assert args(own)["dtype"] == "bfloat16", "the spec's own counts"
-    for name in ("llamacpp", "sglang", "openai"):
+    for name in ("sglang", "openai"):
         flags = {"max_model_len": 64}
         assert args(EngineSpec(name=name)).items() >= flags.items()
-    assert args(EngineSpec(name="llamacpp")) == {"max_model_len": 64}, "it has no such flags"
+    assert args(EngineSpec(name="sglang")) == {"max_model_len": 64}, "it has no such flags"
 
 
 def test_a_refusal_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,10 +67,7 @@ def test_a_transfer_that_failed_contradicts() -> None:
     assert verdict(APART, "kv_transfer", failed).outcome == "contradicted"
 
 
-@pytest.mark.parametrize("engine", ["openai", "llamacpp"])
-def test_engines_that_cannot_have_a_layout_refuse_it(engine: str) -> None:
-    plain = server(REPLICAS)
-    gguf = replace(plain.variant, model_path="/m.gguf", scheme="Q8_0")
-    refusal = get_engine(engine).unsupported(replace(plain, engine=engine, variant=gguf))
+def test_an_attached_server_refuses_a_layout() -> None:
+    refusal = get_engine("openai").unsupported(replace(server(REPLICAS), engine="openai"))
     assert refusal is not None
     assert "leave layout out" in refusal

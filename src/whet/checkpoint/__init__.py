@@ -1,7 +1,7 @@
 """Facts of a checkpoint, from its files: shape, stored weights, tokenizer."""
 
 from whet.checkpoint.doubts import checkpoint_doubts
-from whet.checkpoint.facts import read_facts, weights_facts
+from whet.checkpoint.facts import read_facts
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.hub import locate, locate_without_weights
 from whet.checkpoint.identity import hash_weights
@@ -24,5 +24,4 @@ __all__ = [
     "read_headers",
     "tokenizer_difference",
     "tokenizer_identity",
-    "weights_facts",
 ]

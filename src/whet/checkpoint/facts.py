@@ -9,7 +9,6 @@ from typing import Final
 from whet.checkpoint.claim import require_true_claim, with_activations
 from whet.checkpoint.config import ModelShape, read_shape
 from whet.checkpoint.files import read_json, require_regular
-from whet.checkpoint.gguf_file import gguf_facts
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.hollow import is_hollow
 from whet.checkpoint.identity import hash_weights
@@ -33,10 +32,6 @@ def read_facts(path: Path) -> ModelFacts:
     run.
     """
     require_regular(path)
-    if path.is_file():
-        raise CheckpointError(
-            f"{path} holds GGUF weights", fix="give the safetensors checkpoint they were made of"
-        )
     shape = read_shape(path)
     headers = read_headers(path)
     _require_tokenizer(path, headers)
@@ -67,13 +62,6 @@ def read_facts(path: Path) -> ModelFacts:
         hub_id=None if snapshot is None else snapshot.hub_id,
         commit=None if snapshot is None else snapshot.commit,
     )
-
-
-def weights_facts(path: Path, target: ModelFacts) -> ModelFacts:
-    """The facts of other weights of ``target``: a checkpoint folder, or a GGUF file."""
-    if path.is_file():
-        return gguf_facts(path, model=Path(target.path))
-    return read_facts(path)
 
 
 def _active(shape: ModelShape, inventory: Inventory) -> int | None:

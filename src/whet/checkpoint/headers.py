@@ -131,6 +131,14 @@ def _read_indexed(path: Path, index: dict[str, Any]) -> dict[str, TensorHeader]:
     return tensors
 
 
+def refuse_gguf(file: Path) -> None:
+    """Raise ``CheckpointError`` for a GGUF file."""
+    if file.suffix == ".gguf":
+        raise CheckpointError(
+            f"{file} holds GGUF weights", fix="give the safetensors checkpoint they were made of"
+        )
+
+
 def _weight_files(path: Path) -> list[Path]:
     """The safetensors files to read where there is no index; engines prefer the same ones."""
     try:
@@ -158,8 +166,6 @@ def _weight_files(path: Path) -> list[Path]:
             "with save_pretrained(…, safe_serialization=True) in a sandbox, or choose a "
             "safetensors checkpoint",
         )
-    if any(file.suffix == ".gguf" for file in files):
-        raise CheckpointError(
-            f"{path} holds GGUF weights", fix="give the safetensors checkpoint they were made of"
-        )
+    for file in files:
+        refuse_gguf(file)
     raise CheckpointError(f"{path} holds no *.safetensors file", fix=_AGAIN)

@@ -15,8 +15,7 @@ from threading import Event
 from typing import Any, Final
 
 from whet.checkpoint.files import read_json, require_regular
-from whet.checkpoint.gguf_file import SUFFIX
-from whet.checkpoint.headers import INDEX
+from whet.checkpoint.headers import INDEX, refuse_gguf
 from whet.checkpoint.hub_errors import hub_errors, hub_utils
 from whet.core.errors import CheckpointError, Interrupted
 from whet.core.hub import Snapshot, snapshot_of
@@ -65,15 +64,16 @@ def locate_without_weights(ref: str) -> Path:
 
 
 def local_folder(ref: str) -> Path | None:
-    """The folder or GGUF file that ``ref`` names on this machine; None where it is a hub id.
+    """The folder that ``ref`` names on this machine; None where it is a hub id.
 
     ``CheckpointError`` where it is neither.
     """
     local = Path(ref).expanduser()
-    if local.is_dir() or (local.suffix == SUFFIX and local.is_file()):
+    if local.is_dir():
         require_regular(local)
         return local.resolve()
     if local.exists():
+        refuse_gguf(local)
         raise CheckpointError(f"{ref} is a file", fix="give the checkpoint's folder")
     if ref.startswith((".", "/", "~")) or _HUB_ID.fullmatch(ref) is None:
         raise CheckpointError(

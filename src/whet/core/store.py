@@ -156,12 +156,13 @@ def read_json(path: Path, *, infinite: bool = False) -> Any:
 def read_record(path: Path, cls: type[T], *, without: Iterable[str] = ()) -> T:
     """Return the record of ``cls`` in a file of a run; ``StorageError`` where it is damaged.
 
-    Keys ``section.key`` in ``without`` are left out.
+    Keys ``section.key`` in ``without`` are left out; those of ``engine`` also in ``engines``.
     """
     try:
         data = read_json(path)
         for section, _, key in (name.partition(".") for name in without):
-            data.get(section, {}).pop(key, None)
+            for part in (data.get(section, {}), *data.get(f"{section}s", {}).values()):
+                part.pop(key, None)
         return decode(cls, data)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import lzma
+import os
 from pathlib import Path
 from typing import Final
 
-from whet.core.cache import cache_folder
 from whet.core.errors import StorageError
 from whet.core.store import write_atomic
 
@@ -30,7 +30,7 @@ def pair_paths() -> tuple[Path, Path]:
     Raises ``StorageError`` where that fails.
     """
     sums = (PAIR / "SHA256SUMS").read_text(encoding="utf-8")
-    pair = cache_folder() / "demo-pair" / hashlib.sha256(sums.encode()).hexdigest()[:16]
+    pair = _cache_folder() / "demo-pair" / hashlib.sha256(sums.encode()).hexdigest()[:16]
     for line in sums.splitlines():
         digest, name = line.split()
         if _digest(pair / name) != digest:
@@ -43,6 +43,12 @@ def pair_paths() -> tuple[Path, Path]:
                     fix="XDG_CACHE_HOME names another folder",
                 ) from error
     return pair / "target", pair / "draft"
+
+
+def _cache_folder() -> Path:
+    """Return ``~/.cache/whet``, or ``whet`` in an absolute ``XDG_CACHE_HOME``."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path("~/.cache").expanduser()) / "whet"
 
 
 def _digest(path: Path) -> str | None:

@@ -25,7 +25,6 @@ __all__ = [
 
 ENGINES: Final[dict[str, str]] = {
     "vllm": "whet.engines.vllm",
-    "llamacpp": "whet.engines.llamacpp",
     "sglang": "whet.engines.sglang",
     "openai": "whet.engines.openai",
 }
@@ -46,5 +45,8 @@ def get_profile(name: str) -> EngineProfile:
 def _module(name: str) -> ModuleType:
     if name not in ENGINES:
         known = ", ".join(ENGINES)
-        raise UsageError(f"unknown engine {name!r}{did_you_mean(name, ENGINES)} (known: {known})")
+        raise UsageError(
+            f"unknown engine {name!r}{did_you_mean(name, ENGINES)} (known: {known})",
+            fix="start the server of another one yourself: name openai, with its url",
+        )
     return import_module(ENGINES[name])

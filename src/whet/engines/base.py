@@ -78,12 +78,11 @@ class Kernels:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pages:
-    """What a running server reports: ``settings`` its configuration, ``cache`` its KV cache.
+    """What reports the KV cache of a running server, beside ``/server_info``.
 
-    ``sections`` are the parts of the configuration to look a flag up in.
+    ``sections`` are the parts of the latter to look a flag up in.
     """
 
-    settings: str = "/server_info"
     cache: str = CACHE_CONFIG
     sections: tuple[str, ...] = ()
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.flags import rust_frontend
 from whet.core.hub import snapshot_of
 from whet.core.quote import shell_word, shell_words
 from whet.core.records.engine import Scalar, Variant
@@ -107,17 +106,6 @@ def local_checkpoints(variant: Variant) -> bool:
     speculation = variant.speculation
     draft = None if speculation is None else speculation.draft_path
     return all(path.startswith("/") for path in (variant.model_path, draft) if path is not None)
-
-
-def vllm_alone(variant: Variant) -> str | None:
-    """Why another engine cannot serve a variant that whet sets up on vLLM alone, or None."""
-    if variant.loras:
-        return "whet serves adapters on vLLM only; leave loras out, or the engine"
-    if variant.layout is not None:
-        return "whet puts a router before servers of vLLM only; leave layout out, or the engine"
-    if rust_frontend(variant.env) is not None:
-        return "frontend is a choice of vLLM; leave it out, or the engine"
-    return None
 
 
 def ambient_env(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from whet.core.flags import plain_args
@@ -55,8 +54,7 @@ class Attention(Lever):
 def _as_requested(wanted: str, start: Start) -> Outcome:
     """By the backend that the log names, and by the layers' class."""
     facts = start.facts
-    pattern = re.compile(start.profile.patterns.attention_refused)
-    refused = tuple(n for n in facts.notices if pattern.search(n))
+    refused = start.notices(start.profile.patterns.attention_refused)
     if refused:
         return "contradicted", f"the engine refused: {refused[0]}", refused
     layers = facts.attention_class

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -43,6 +44,10 @@ class Start:
     def profile(self) -> EngineProfile:
         """How this engine is read."""
         return get_profile(self.resolved.engine)
+
+    def notices(self, pattern: str) -> tuple[str, ...]:
+        """The log's notices in which a pattern is found."""
+        return tuple(text for text in self.facts.notices if re.search(pattern, text))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -61,14 +61,10 @@ class KvCache(Lever):
         for reported in (label, resolved, logged):
             if reported is not None and not _same_type(wanted, reported):
                 return "contradicted", f"the cache is stored in {reported}", quotes
-        unit_scale = re.compile(start.profile.patterns.unit_kv_scale)
-        unscaled = tuple(n for n in start.facts.notices if unit_scale.search(n))
+        unscaled = start.notices(start.profile.patterns.unit_kv_scale)
         if start.variant.kv_scales and unscaled:
-            return (
-                "contradicted",
-                f"the checkpoint's scales are not in use: {unscaled[0]}",
-                unscaled,
-            )
+            observed = f"the checkpoint's scales are not in use: {unscaled[0]}"
+            return "contradicted", observed, unscaled
         label = label or resolved
         if label is None:
             observed = f"{start.profile.pages.cache} does not report the cache's type"

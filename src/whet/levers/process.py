@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ class EngineChoice(Lever):
     name = "engine"
 
     def labels(self, variant: Variant) -> Iterator[str]:
-        """``engine=llamacpp``."""
+        """``engine=sglang``."""
         if variant.engine is not None:
             yield f"engine={variant.engine}"
 
@@ -98,8 +97,7 @@ class Execution(Lever):
             return _eager(facts, quotes)
         if facts.eager:
             return "contradicted", "the engine runs eagerly", quotes
-        no_graphs = re.compile(start.profile.patterns.no_graphs)
-        overridden = tuple(n for n in facts.notices if no_graphs.search(n))
+        overridden = start.notices(start.profile.patterns.no_graphs)
         if overridden:
             return "contradicted", f"no graphs: {overridden[0]}", overridden
         if start.resolved.device == "cpu":
@@ -143,8 +141,7 @@ class AsyncScheduling(Lever):
         }
         quotes = tuple(f"{where}: {word}" for where, word in sources.items() if word is not None)
         values = {word for word in sources.values() if word is not None}
-        pattern = re.compile(start.profile.patterns.async_off)
-        off = tuple(n for n in start.facts.notices if pattern.search(n))
+        off = start.notices(start.profile.patterns.async_off)
         if wanted and off:
             return "contradicted", off[0], off
         if not values:

@@ -34,7 +34,7 @@ PARALLEL: Final = (
 )
 _OWN_CLAIM: Final = frozenset(
     {"quantization", "kv_cache_dtype", "attention_backend", "async_scheduling", *PARALLEL}
-    | {"linear_backend", "kernel_config.linear_backend_per_quant"}
+    | {"linear_backend"}
 )
 """Flags with a claim of their own; ``enforce_eager`` and the rest are among the settings too."""
 
@@ -137,10 +137,8 @@ def requested_settings(variant: Variant) -> dict[str, Scalar]:
 
 
 def _pages(resolved: ResolvedEngine) -> str:
-    pages = get_profile(resolved.engine).pages
-    if pages.cache == pages.settings:
-        return pages.settings
-    return f"/server_info, the labels of {pages.cache}"
+    cache = get_profile(resolved.engine).pages.cache
+    return cache if cache == "/server_info" else f"/server_info, the labels of {cache}"
 
 
 def same_value(requested: Scalar, resolved: str) -> bool:
@@ -213,7 +211,7 @@ def _sources(name: str, start: Start) -> Iterator[tuple[str, str]]:
     keys = (name, *(f"{section}.{name}" for section in start.profile.pages.sections))
     for key in keys:
         if (setting := start.declared.setting(key)) is not None:
-            yield setting, f"{start.profile.pages.settings} says {key}: {setting}"
+            yield setting, f"/server_info says {key}: {setting}"
             return
 
 
@@ -231,17 +229,14 @@ def _no_cascade(start: Start) -> Iterator[tuple[str, str]]:
         yield "true", "vLLM has no cascade attention on a CPU"
     elif start.facts.v2_model_runner:
         yield "true", "the log says Using V2 Model Runner, which has no cascade attention"
-    for notice in start.facts.notices:
-        if notice.startswith("Disabling cascade attention"):
-            yield "true", f"the log: {notice}"
+    for notice in start.notices("^Disabling cascade attention"):
+        yield "true", f"the log: {notice}"
 
 
 def _no_block_verification(start: Start) -> Iterator[tuple[str, str]]:
     """The V1 runner verifies token by token, whatever is resolved (vLLM 0.33)."""
-    v1 = re.compile(start.profile.patterns.v1_runner)
-    for notice in start.facts.notices:
-        if v1.search(notice):
-            yield "standard", f"the log: {notice}"
+    for notice in start.notices(start.profile.patterns.v1_runner):
+        yield "standard", f"the log: {notice}"
 
 
 def _graph_modes(start: Start) -> Iterator[tuple[str, str]]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint import read_facts, tokenizer_difference, weights_facts
-from whet.checkpoint.gguf_file import gguf_facts
+from whet.checkpoint import read_facts, tokenizer_difference
 from whet.checkpoint.lora import foreign_width
 from whet.core.errors import CheckpointError
 from whet.core.provenance import Device
@@ -150,7 +149,7 @@ class _Models:
             return target
         if variant.model_path not in self.known:
             self.known[variant.model_path] = (
-                weights_facts(path, target)
+                read_facts(path)
                 if path.exists()
                 else predict_checkpoint(target, self.spec.recipes[variant.weights], path)
             )
@@ -168,9 +167,7 @@ class _Models:
         if self.draft is not None and folder.resolve() == Path(self.draft.path).resolve():
             return self.draft
         path, recipe = str(folder), self.spec.recipes.get(folder.name)
-        if path not in self.known and folder.is_file():
-            self.known[path] = gguf_facts(folder, model=folder.parent)
-        elif path not in self.known and folder.is_dir():
+        if path not in self.known and folder.is_dir():
             self.known[path] = read_facts(folder)
         elif path not in self.known and recipe is not None:
             self.known[path] = predict_checkpoint(self.target, recipe, folder)

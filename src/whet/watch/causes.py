@@ -5,10 +5,12 @@ A person starts that run; it is restricted to the levers that a cause puts in qu
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from whet.core.quote import yaml_text
 from whet.core.redact import one_line
@@ -18,20 +20,19 @@ from whet.core.store import write_atomic
 ALL_LEVERS: Final = "all"
 """A new run measures every variant of the old one again."""
 
-What = Literal["traffic", "prompts", "engine", "model", "machine", "load"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
     """A named fault.
 
-    ``needs`` are the detectors that have to be active, ``without`` those that must not. ``hides``
-    are causes that it explains. ``levers`` are the names of ``whet.levers`` that a new run has to
-    measure again (``all``: every variant), empty where no run can help. ``say`` is for a person.
+    ``what`` changed: traffic, prompts, engine, model, machine or load. ``needs`` are the detectors
+    that have to be active, ``without`` those that must not. ``hides`` are causes that it explains.
+    ``levers`` are the names of ``whet.levers`` that a new run has to measure again (``all``: every
+    variant), empty where no run can help. ``say`` is for a person.
     """
 
     name: str
-    what: What
+    what: str
     say: str
     needs: frozenset[str]
     without: frozenset[str] = frozenset()
@@ -47,193 +48,29 @@ class Finding:
     evidence: tuple[str, ...]
 
 
-_SLOW: Final = "slower_than_measured first_token_slower"
-_DRAFTS: Final = "acceptance_of_traffic_fell draft_changed draft_useless"
-_HITS: Final = "prefix_hits_fell prompts_changed"
+def _read_causes() -> Iterator[Cause]:
+    """The rows of ``causes.csv``, the most certain first; names within a cell stand apart."""
+    file = resources.files(__package__) / "causes.csv"
+    for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+        yield Cause(
+            name=row["cause"],
+            what=row["what"],
+            say=row["says"],
+            needs=frozenset(row["needs"].split()),
+            without=frozenset(row["without"].split()),
+            hides=frozenset(row["hides"].split()),
+            levers=tuple(row["levers"].split()),
+        )
 
 
-def _cause(name: str, what: What, say: str, **names: str) -> Cause:
-    """A cause; ``needs`` (default: its own name), ``without``, ``hides``, ``levers`` in words."""
-    needs, *others = (names.get(key, "").split() for key in ("needs", "without", "hides", "levers"))
-    return Cause(
-        name=name,
-        what=what,
-        say=say,
-        needs=frozenset(needs or [name]),
-        without=frozenset(others[0]),
-        hides=frozenset(others[1]),
-        levers=tuple(others[2]),
-    )
-
-
-CAUSES: Final[tuple[Cause, ...]] = (
-    _cause("unreachable", "engine", "the engine does not answer", hides="*"),
-    _cause("unauthorized", "engine", "the engine refuses the API key", hides="*"),
-    _cause("hung", "engine", "the engine hangs: no token comes and nothing finishes", hides="*"),
-    _cause("wrong_model", "model", "another model is served", hides="*"),
-    _cause("several_engines", "engine", "two engines answer on one port", hides="*"),
-    _cause("metrics_renamed", "engine", "the engine's metrics have other names"),
-    _cause("engine_version", "engine", "another version of the engine runs", levers=ALL_LEVERS),
-    _cause("restart_loop", "engine", "the engine is restarted again and again", hides=_SLOW),
-    _cause("probe_failed", "engine", "probe requests fail", hides=_SLOW),
-    _cause("answers_unread", "engine", "golden probes get no log-probabilities; the run had them"),
-    _cause(
-        "answers_broken",
-        "model",
-        "answers are not numbers (NaN)",
-        hides="answers_changed",
-    ),
-    _cause(
-        "unquantized_weights",
-        "model",
-        "the 16-bit weights are served instead of the quantized ones",
-        needs="answers plain_answers",
-        hides=f"{_SLOW} answers_changed",
-        levers="weights",
-    ),
-    _cause(
-        "answers_changed",
-        "model",
-        "the model answers otherwise: its weights, adapters or kernels changed",
-        needs="answers",
-        without="plain_answers",
-        hides=f"{_SLOW} {_DRAFTS}",
-        levers="weights",
-    ),
-    _cause("context_shortened", "engine", "max_model_len is smaller than measured"),
-    _cause("adapter_missing", "model", "a LoRA adapter is not served"),
-    _cause(
-        "speculation_off",
-        "engine",
-        "speculation is off",
-        hides=f"{_SLOW} {_DRAFTS} metrics_missing",
-        levers="speculation",
-    ),
-    _cause("speculation_on", "engine", "speculation is on", levers="speculation"),
-    _cause(
-        "draft_length_changed",
-        "engine",
-        "the server drafts another number of tokens per step (num_speculative_tokens)",
-        hides=f"{_SLOW} {_DRAFTS}",
-        levers="speculation",
-    ),
-    _cause(
-        "draft_useless",
-        "model",
-        "no draft is accepted: the draft does not fit the target",
-        hides=f"{_SLOW} draft_changed acceptance_of_traffic_fell",
-        levers="speculation",
-    ),
-    _cause(
-        "draft_changed",
-        "model",
-        "the draft changed: a fixed prompt has fewer tokens accepted",
-        needs="probe_acceptance",
-        hides=f"{_SLOW} acceptance_of_traffic_fell",
-        levers="speculation",
-    ),
-    _cause(
-        "acceptance_of_traffic_fell",
-        "traffic",
-        "requests became harder to draft; a fixed prompt did not",
-        needs="any_acceptance",
-        without="probe_acceptance",
-        hides=_SLOW,
-        levers="speculation",
-    ),
-    _cause(
-        "prefix_cache_off",
-        "engine",
-        "the prefix cache is off",
-        hides=f"{_SLOW} {_HITS} flags_changed",
-        levers="prefix_cache",
-    ),
-    _cause("flags_changed", "engine", "the engine was started with other flags", hides=_SLOW),
-    _cause(
-        "chat_template_changed",
-        "prompts",
-        "the server's chat template or tokenizer changed",
-        hides=_HITS,
-        levers="prefix_cache",
-    ),
-    _cause(
-        "prompts_changed",
-        "prompts",
-        "prompts changed: fewer prefixes hit and the lengths are others",
-        needs="any_hits prompt_lengths",
-        hides=f"{_SLOW} prefix_hits_fell prompt_lengths_changed",
-        levers="prefix_cache",
-    ),
-    _cause(
-        "prefix_hits_fell",
-        "prompts",
-        "fewer prefixes hit: a prompt's beginning varies now",
-        needs="any_hits",
-        hides=_SLOW,
-        levers="prefix_cache",
-    ),
-    _cause(
-        "prompt_lengths_changed",
-        "traffic",
-        "prompts have other lengths",
-        needs="prompt_lengths",
-        levers=ALL_LEVERS,
-    ),
-    _cause(
-        "output_lengths_changed",
-        "traffic",
-        "answers have other lengths",
-        needs="output_lengths",
-        levers=ALL_LEVERS,
-    ),
-    _cause(
-        "kv_cache_exhausted",
-        "load",
-        "the KV cache is full, or requests are preempted for want of it",
-        needs="kv",
-        hides=_SLOW,
-        levers=ALL_LEVERS,
-    ),
-    _cause(
-        "queue_growing",
-        "load",
-        "requests wait before they start",
-        needs="queue",
-        hides=_SLOW,
-        levers=ALL_LEVERS,
-    ),
-    _cause(
-        "load_above_measured",
-        "load",
-        "more requests run than were measured",
-        needs="load",
-        hides=_SLOW,
-        levers=ALL_LEVERS,
-    ),
-    _cause("errors", "engine", "more requests fail than the objective allows"),
-    _cause(
-        "slower_than_measured",
-        "machine",
-        "tokens take longer at the same load",
-        needs="tpot",
-        hides="first_token_slower",
-        levers=ALL_LEVERS,
-    ),
-    _cause(
-        "first_token_slower",
-        "machine",
-        "first tokens take longer at the same load",
-        needs="ttft",
-        levers=ALL_LEVERS,
-    ),
-    _cause("metrics_missing", "engine", "/metrics lacks what the run had"),
-)
+CAUSES: Final = tuple(_read_causes())
 
 _GROUPS: Final[Mapping[str, frozenset[str]]] = {
     "any_acceptance": frozenset({"acceptance", "acceptance_day"}),
     "any_hits": frozenset({"prefix_hits", "prefix_hits_day"}),
     "kv": frozenset({"kv_cache", "preemptions"}),
 }
+_SLOW: Final = frozenset({"slower_than_measured", "first_token_slower"})
 _BROKEN_CLAIM: Final = "claim_"
 _FIELDS: Final[Mapping[str, Any]] = {
     "weights": "16bit",
@@ -269,7 +106,7 @@ def _claim(name: str) -> Cause:
         what="engine",
         say=f"the engine's log contradicts the claim on {kind.replace('_', ' ')}",
         needs=frozenset({name}),
-        hides=frozenset(_SLOW.split()),
+        hides=_SLOW,
         levers=(kind,),
     )
 

@@ -36,7 +36,6 @@ from whet.watch.observation import (
 SPEED_TOKENS: Final = 32
 CHAT_EVERY: Final = 5
 _KV_PRESSURE: Final = 0.9
-"""In nats; a server that writes less, or NaN, has not computed one."""
 _CHAT: Final = ({"role": "user", "content": "Name one color."},)
 _NAME: Final = re.compile(r"([A-Za-z_:][\w:]*)")
 _UNAUTHORIZED: Final = (401, 403)

@@ -118,8 +118,8 @@ def test_an_attached_server_has_no_command_to_deploy(root: Path, tmp_path: Path)
 def test_an_engine_without_manifests_says_how_to_start_it(root: Path, tmp_path: Path) -> None:
     path = root / "variants" / "draft+cache.json"
     record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"engine": "llamacpp", "serve_line": "llama-server -m x"}))
-    why = "runs on llama.cpp, which whet deploy has no manifests for.*: llama-server -m x$"
+    path.write_text(json.dumps(record | {"engine": "sglang", "serve_line": "sglang -m x"}))
+    why = "runs on SGLang, which whet deploy has no manifests for.*: sglang -m x$"
     with pytest.raises(UsageError, match=why):
         deploy(Run.read(root), options(tmp_path))
 

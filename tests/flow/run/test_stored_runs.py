@@ -48,3 +48,8 @@ def test_the_published_demo_gives_its_figures_again(tmp_path: Path) -> None:
     assert [(item.variant, item.kind) for item in decided.excluded] == [
         ("awq+draft+cache", "not checked")
     ], "no variant serves its weights without speculation"
+
+
+def test_a_run_of_two_engines_is_read_without_the_keys_that_are_gone(tmp_path: Path) -> None:
+    run = unpacked(PUBLISHED.parent / "engines-h100" / "run.tar.xz", tmp_path)
+    assert run.require_spec().engines["sglang"].name == "sglang"

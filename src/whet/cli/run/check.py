@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whet.cli.options import OutputOptions, SpecFile, print_json
-from whet.cli.run.moves import moves_document, moves_section
 from whet.cli.terminal import TerminalConsole
 from whet.core.errors import UsageError
 from whet.core.format import plural
@@ -96,6 +95,34 @@ def _moves(situation: Situation | None, spec: Spec) -> Sequence[Option]:
     moves = options(situation, value, spec.search)
     load = situation.in_flight
     return sorted(moves, key=lambda each: (not each.first, -each.move.expected(load)))
+
+
+def moves_section(options: Sequence[Option]) -> Section:
+    """Return the moves that apply, then the others, each with its reason."""
+    return Section(
+        id="moves",
+        title="the search tries, from the default on",
+        group="Check",
+        nodes=list(_move_nodes(options)),
+    )
+
+
+def moves_document(options: Sequence[Option]) -> list[dict[str, object]]:
+    """Return the moves for JSON, in order."""
+    return [
+        {"move": each.move.name, "applies": each.value is not None, "reason": each.reason}
+        for each in options
+    ]
+
+
+def _move_nodes(options: Sequence[Option]) -> Iterator[Node]:
+    tried = [each for each in options if each.value is not None]
+    for number, each in enumerate(tried, 1):
+        line = f"{number}. {each.move.name}: {each.move.gives} ({each.reason})"
+        yield Paragraph(text=f"  {line}")
+    for each in options:
+        if each.value is None:
+            yield Paragraph(text=f"  not {each.move.name}: {each.reason}")
 
 
 def _document(

@@ -42,17 +42,11 @@ def _local(ref: str, info: ValidationInfo) -> str:
     return str(path.resolve()) if ref.startswith((".", "/", "~")) or path.is_dir() else ref
 
 
-def _program(path: Path, info: ValidationInfo) -> Path:
-    return path if path.parent == Path() else _below(path, info)
-
-
 def _draft(ref: str, info: ValidationInfo) -> str:
     return ref if ref in (info.context or {}).get("recipes", ()) else _local(ref, info)
 
 
 File = Annotated[Path, AfterValidator(_below)]
-Program = Annotated[Path, AfterValidator(_program)]
-"""A bare name is looked up on PATH."""
 Checkpoint = Annotated[str, AfterValidator(_local)]
 Draft = Annotated[str, AfterValidator(_draft)]
 """A checkpoint, or a recipe's name."""

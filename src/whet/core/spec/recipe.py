@@ -36,11 +36,8 @@ GROUPED: Final = ("W4A16", "W8A16", "W4A8_FP8")
 
 
 _STORED: Final = {"W8A8": "W8A8-INT8", "FP8_DYNAMIC": "FP8"}
-_MADE_WITH: Final = {
-    **dict.fromkeys(("NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "W4A16_ASYM"), "llm-compressor"),
-    **dict.fromkeys(("Q4_K_M", "Q5_K_M", "Q8_0"), "llama.cpp's llama-quantize"),
-}
-"""Schemes that whet serves and does not write, and the tool that does."""
+_OTHERS_MAKE: Final = ("NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "W4A16_ASYM")
+"""Schemes that whet does not write."""
 
 
 class MixedSpec(Strict):
@@ -83,9 +80,9 @@ class RecipeSpec(Strict):
     @field_validator("scheme", mode="before")
     @classmethod
     def _own(cls, scheme: Any) -> Any:
-        if tool := _MADE_WITH.get(str(scheme)):
+        if scheme in _OTHERS_MAKE:
             raise ValueError(
-                f"whet does not write it; make it with {tool} and name the checkpoint in "
+                "whet does not write it; make it with llm-compressor and name the checkpoint in "
                 "search.checkpoints or as a variant's weights"
             )
         return scheme

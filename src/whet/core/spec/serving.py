@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from whet.core.gpu_table import SOURCE, typical_price
 from whet.core.quote import EnvName
 from whet.core.records.engine import Scalar
-from whet.core.spec.base import Checkpoint, Program, Strict
+from whet.core.spec.base import Checkpoint, Strict
 
 _SEVERAL: Final = re.compile(r"(?:(\d{1,4}) ?x )?(.+)")
 
@@ -46,9 +46,6 @@ class EngineSpec(Strict):
     ] = None
     python: Annotated[
         Path | None, Field(description="Python that has the engine, if it is a Python package.")
-    ] = None
-    program: Annotated[
-        Program | None, Field(description="llama-server to start. Default: the one on PATH.")
     ] = None
     args: Annotated[
         dict[str, Scalar], Field(description="Flags of the engine for all of its variants.")

@@ -82,6 +82,8 @@ REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "by itself, and servers of listed variants start one after the other",
         "load.head_of_line": "load.head_of_line is gone; set workload.long_prompts, the share of "
         "long prompts, and read stall_p95_ms of each cell",
+        "engine.program": "engine.program is gone with llama.cpp; remove the key: a server that "
+        "you start yourself is measured with engine: {name: openai, url: …}",
         "workload.pool": "workload.pool is gone; remove the key and set traffic: log.jsonl, your "
         "own request log",
     }

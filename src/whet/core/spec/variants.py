@@ -187,7 +187,7 @@ class VariantSpec(Strict):
         Weights,
         Field(
             description="The target's own (16bit or as_stored), a recipe's name, or quantized "
-            "weights of the target: ./folder, ./file.gguf or a hub id."
+            "weights of the target: ./folder or a hub id."
         ),
     ] = SIXTEEN_BIT
     speculation: Annotated[SpeculationSpec | None, Field(description="Speculative decoding.")] = (

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Final
 
-from whet.core.flags import plain_args
+from whet.core.flags import plain_args, rust_frontend
 from whet.core.records.engine import Speculation, Variant
-from whet.engines.command import vllm_alone
 from whet.engines.compatibility import Installed, version_of
 from whet.engines.sglang.flags import ALGORITHMS
 
@@ -48,10 +47,12 @@ def build_problem(installed: Installed, *, gpu: bool) -> str | None:
 
 
 def _not_set_up(variant: Variant) -> str | None:
-    if variant.model_path.endswith(".gguf"):
-        return f"whet serves GGUF files ({variant.scheme}) on llama.cpp; set engine: llamacpp"
-    if (why := vllm_alone(variant)) is not None:
-        return why
+    if variant.loras:
+        return "whet serves adapters on vLLM only; leave loras out, or the engine"
+    if variant.layout is not None:
+        return "whet puts a router before servers of vLLM only; leave layout out, or the engine"
+    if rust_frontend(variant.env) is not None:
+        return "frontend is a choice of vLLM; leave it out, or the engine"
     args = plain_args(variant)
     several = [name for name in _SIZES if str(args.get(name, 1)) != "1"]
     if several:

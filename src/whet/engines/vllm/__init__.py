@@ -11,10 +11,9 @@ from whet.engines.vllm import signals
 from whet.engines.vllm.deployment import plan_deployment
 from whet.engines.vllm.engine import VllmEngine, find_installed, trial_args
 from whet.engines.vllm.limits import build_problem, not_installed, scores_alone, scoring_defect
-from whet.engines.vllm.log import read_log
+from whet.engines.vllm.log import START_LINE, read_log
 from whet.engines.vllm.measuring import sized_pool
 from whet.engines.vllm.server_info import read_declared
-from whet.engines.vllm.start_times import START_LINE
 
 __all__ = ["ENGINE", "PROFILE", "VllmEngine", "find_installed", "model_name"]
 

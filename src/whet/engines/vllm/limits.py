@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from whet.core.flags import plain_args, rust_frontend, settings_of
+from whet.core.flags import plain_args, rust_frontend
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.records.evidence import EngineFacts
 from whet.engines.compatibility import Installed, is_blocked, lookup, version_of
 from whet.engines.machine import Machine, find_machine, has_cuda_compiler
 
-_LIBRARY_FLAGS: Final = ("linear_backend", "kernel_config.linear_backend_per_quant")
 OLDEST: Final = (0, 26, 0)
 _IGNORED_IN_RUST: Final = frozenset(
     {"disable_access_log_for_endpoints", "enable_flash_late_interaction", "renderer_num_workers"}
@@ -28,7 +27,6 @@ def limitation(
     """Why this cannot run, with the fix, or None. Default machine: this one."""
     return (
         build_problem(installed, gpu=gpu)
-        or _gguf(resolved.variant)
         or _several_servers(resolved.variant, installed)
         or _not_in_rust(resolved.variant)
         or (None if machine else _no_compiler(resolved.variant, installed))
@@ -62,15 +60,6 @@ def api_server_count(variant: Variant) -> int:
     return int(count) if count.isdecimal() else 1
 
 
-def _gguf(variant: Variant) -> str | None:
-    if not variant.model_path.endswith(".gguf"):
-        return None
-    return (
-        f"whet serves GGUF files ({variant.scheme}) on llama.cpp; set engine: llamacpp for this "
-        "variant and add llamacpp to engines"
-    )
-
-
 def _several_servers(variant: Variant, installed: Installed) -> str | None:
     if not installed.cpu_build or api_server_count(variant) == 1:
         return None
@@ -96,9 +85,8 @@ def _not_in_rust(variant: Variant) -> str | None:
 
 def _no_compiler(variant: Variant, installed: Installed) -> str | None:
     """Humming compiles its kernels at the start: by NVRTC through cuda-bindings, or by nvcc."""
-    chosen = [str(value) for name, value in settings_of(variant) if name in _LIBRARY_FLAGS]
-    humming = any("humming" in value.lower() for value in chosen)
-    if not humming or has_cuda_compiler(installed.packages):
+    library = str(plain_args(variant).get("linear_backend", "")).lower()
+    if library != "humming" or has_cuda_compiler(installed.packages):
         return None
     return (
         "kernels: humming compiles at the start, and this machine has no CUDA compiler; install "

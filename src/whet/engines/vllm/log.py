@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import prod
 
 from whet.core.records.evidence import EngineFacts
 from whet.engines.vllm.signals import NOTICES, PATTERNS
-from whet.engines.vllm.start_times import START_LINE, read_start_times
 
+START_LINE = "Initializing a V1 LLM engine (v"
+"""Of the engine's line of configuration."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
     r"^(?P<who>\([^)]*pid=\d+\))?\s*"
@@ -62,6 +64,18 @@ _GROUP = re.compile(r"^(?P<indent>\s*)\([\d\-, ]+\): (?P<count>\d+) x ")
 _LAYER = re.compile(r"^(?P<indent>\s*)\([^)]+\): (?P<cls>\w+)\((?P<inside>.*)$")
 _QUANTIZED = re.compile(r"\bquant=(?!\w*KVCache)")  # a quantized KV cache is not a quantized layer
 _NOTICE = re.compile(NOTICES)
+_STAMPED = re.compile(
+    r"^\((?P<who>[A-Za-z]+)\S* pid=\d+\) [A-Z]+ \d\d-\d\d (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d) "
+    r"\[[^\]]+\] (?P<text>.*)",
+    re.MULTILINE,
+)
+_LISTENS = ("Starting vLLM server on", "OpenAI server is ready")
+_DAY_S = 24 * 60 * 60
+_MODEL_S = re.compile(r"Model loading took [\d.]+ GiB memory and ([\d.]+) seconds")
+_WEIGHTS_S = re.compile(r"Loading weights took ([\d.]+) seconds")
+_INIT_S = re.compile(r"init engine \(.*\) took ([\d.]+) s")
+_COMPILE_S = re.compile(r"init engine \(.*\) took .*\(compilation: ([\d.]+) s\)")
+_GRAPHS_S = re.compile(r"Graph capturing finished in ([\d.]+) secs")
 
 
 def read_log(log: str) -> EngineFacts:
@@ -74,7 +88,7 @@ def read_log(log: str) -> EngineFacts:
     layers = _target_layers(lines)
     quantized, unquantized = (None, None) if layers is None else _count_layers(layers)
     caching = _first(_PREFIX_CACHING, texts)
-    return EngineFacts(
+    facts = EngineFacts(
         version=_first(_VERSION, texts),
         weight_kernels=_kernels(texts),
         quantized_layers=quantized,
@@ -102,8 +116,48 @@ def read_log(log: str) -> EngineFacts:
         performance_mode=_first(_MODE, texts),
         draft_head=_first(_DRAFT_HEAD, texts),
         settings=tuple(_settings(texts)),
-        **read_start_times(_ANSI.sub("", log)),
     )
+    return _with_times(facts, _ANSI.sub("", log))
+
+
+def _with_times(facts: EngineFacts, log: str) -> EngineFacts:
+    """Seconds of each part of the start, from a log without colours.
+
+    A CPU's log has no time of the whole model's loading: there it is that of its weights.
+    """
+    weights = [float(seconds) for seconds in _WEIGHTS_S.findall(log)]
+    return replace(
+        facts,
+        core_s=_core_s(log),
+        load_s=_seconds(_MODEL_S, log) or (sum(weights) if weights else None),
+        init_s=_seconds(_INIT_S, log),
+        compile_s=_seconds(_COMPILE_S, log),
+        graphs_s=_seconds(_GRAPHS_S, log),
+    )
+
+
+def _seconds(pattern: re.Pattern[str], log: str) -> float | None:
+    match = pattern.search(log)
+    return None if match is None else float(match[1])
+
+
+def _core_s(log: str) -> float | None:
+    """From the engine core's first line until the server listens, in whole seconds.
+
+    Workers in processes of their own import everything once more: that time is left out.
+    """
+    began = core = spawned = None
+    for line in _STAMPED.finditer(log):
+        now = 3600 * int(line["h"]) + 60 * int(line["m"]) + int(line["s"])
+        if began is None and line["text"].startswith(START_LINE):
+            began = now
+        elif began is not None and line["text"].startswith(_LISTENS):
+            return float((now - began) % _DAY_S - (spawned or 0))
+        if spawned is None and core is not None and "Worker" in line["who"]:
+            spawned = (now - core) % _DAY_S
+        if line["who"] == "EngineCore":
+            core = now
+    return None
 
 
 def _settings(texts: Iterable[str]) -> Iterator[tuple[str, str]]:

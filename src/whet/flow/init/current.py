@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from whet.checkpoint import weights_facts
+from whet.checkpoint import read_facts
 from whet.checkpoint.heads import read_head
 from whet.core.errors import UsageError
 from whet.core.records.engine import UNQUANTIZED
@@ -113,7 +113,7 @@ def _is_copy(serve: ServeCommand, target: ModelFacts, checkpoints: Checkpoints) 
     path = checkpoints.find(str(serve.model), serve.revision)
     if str(path.resolve()) == target.path:
         return False
-    weights = weights_facts(path, target)
+    weights = read_facts(path)
     if (difference := copy_difference(target, weights, "model that it serves")) is not None:
         raise UsageError(
             f"it serves another model than --model: {difference[1]}",

@@ -18,7 +18,7 @@ from whet.core.records.load import TrialRecord
 from whet.core.records.model import ModelFacts
 from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
-from whet.levers.kernels import requested_libraries
+from whet.levers.kernels import requested_library
 from whet.metrics.counted import acceptance_length, counter_delta
 from whet.metrics.requests import request_figures
 from whet.predict.performance.simulator import Limits, Request, Simulated
@@ -165,7 +165,7 @@ def variant_work(run: Run, variant: Variant, target: ModelFacts, settings: Setti
     """The target's work with the weights that the variant serves."""
     quantized = run.quantized.get(variant.weights)
     bits = target.stored.bits_per_weight if quantized is None else quantized.bits_per_weight
-    library = "-".join(sorted(set(requested_libraries(variant).values())))
+    library = requested_library(variant)
     scheme = f"{variant.scheme}/{library}" if library else variant.scheme
     stored = replace(target.stored, scheme=scheme, bits_per_weight=bits)
     return work_of(replace(target, stored=stored), settings)

@@ -41,7 +41,7 @@ SITUATIONS = {
     "old": situation(capability=(8, 0)),
     "nothing": situation(recipes={}, heads=(), checkpoints=(), draft=False, nvcc=False),
     "cpu": situation(device=CPU, capability=None, engine="vllm"),
-    "llama.cpp": situation(engine="llamacpp", device=CPU, capability=None),
+    "sglang": situation(engine="sglang", capability=(9, 0)),
 }
 
 

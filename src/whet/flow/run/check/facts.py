@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from whet.checkpoint import read_facts, weights_facts
+from whet.checkpoint import read_facts
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.records.model import ModelFacts
 from whet.core.spec import Spec
@@ -81,7 +81,7 @@ def find_facts(spec: Spec, root: Path, checkpoints: Checkpoints) -> Facts:
     named = () if spec.search is None else spec.search.checkpoints
     for ref in dict.fromkeys((*brought, *named)):
         try:
-            weights[ref] = weights_facts(checkpoints.find(ref), target)
+            weights[ref] = read_facts(checkpoints.find(ref))
         except CheckpointError as error:
             unreadable[ref] = str(error)
     return Facts(
