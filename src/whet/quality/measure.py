@@ -32,7 +32,7 @@ from whet.quality.data import Encoder, Ids, Task, identity, load_documents, load
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference
 from whet.quality.statistics import Nll, broken_documents, perplexity, perplexity_ratio
-from whet.quality.verdicts import Findings, detectable_loss, verdicts
+from whet.quality.verdicts import Findings, verdicts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,7 +215,6 @@ def _judged(
         perplexity_ratio=findings.ratio,
         tasks=tuple(findings.tasks),
         verdicts=judged,
-        detectable_loss=detectable_loss(findings),
         reason=reason,
     )
 
