@@ -1,4 +1,4 @@
-"""Compare how a server reads, writes and ends text with the baseline's tokenizer.
+"""Compare how a server reads and writes text with the baseline's tokenizer.
 
 Prompts are sent as token ids, so a server with another tokenizer may score well and still read a
 user's text as other tokens. Local files are compared before anything starts
@@ -7,7 +7,6 @@ user's text as other tokens. Local files are compared before anything starts
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,12 @@ from typing import Any, Final
 from whet.checkpoint import load_tokenizer
 from whet.checkpoint.chat import FIXED_DATE, ChatTemplate
 from whet.client import Failure, post_many
-from whet.core.errors import CheckpointError
 from whet.core.records.quality_checks import TokenIdentity
-from whet.quality.asking import Reply, describe, first_choice
+from whet.quality.asking import Reply, describe
 from whet.quality.data import Message
 
 _CONCURRENCY: Final = 4
 _TIMEOUT_S: Final = 120.0
-_MOST_FORCED: Final = 64
 _CUT: Final = 60
 _DATE: Final = {"date_string": FIXED_DATE.strftime("%d %b %Y")}
 PROBES: Final = (
@@ -91,10 +88,10 @@ def token_identity(
 ) -> TokenIdentity:
     """Compare the server's tokens with those of the baseline's folder.
 
-    Compares the ids of ``texts`` and ``PROBES``, the text of these ids, the ids of ``chats`` by the
-    server's own template with ``variables``, and the ids that end an answer. A chat in which the
-    server writes today's date is left out. ``checked`` counts the texts, ``missing``
-    says what the server did not answer. Raises ``CheckpointError`` if the folder has no tokenizer.
+    Compares the ids of ``texts`` and ``PROBES``, the text of these ids, and the ids of ``chats`` by
+    the server's own template with ``variables``. A chat in which the server writes today's date is
+    left out. ``checked`` counts the texts, ``missing`` says what the server did not answer. Raises
+    ``CheckpointError`` if the folder has no tokenizer.
     """
     server = _Server(url=server_url, model=model, tokenizer=load_tokenizer(tokenizer_folder))
     every = [*PROBES, *texts]
@@ -108,7 +105,6 @@ def token_identity(
         _compare(server, reading, ids, "a text is read as other tokens"),
         _compare(server, writing, decoded, "token ids are written as other text"),
         _compare_chats(server, chats, variables or {}),
-        _compare_ends(server, _end_ids(tokenizer_folder, server.tokenizer)),
     ]
     gaps = dict.fromkeys(gap for _, gap in parts if gap is not None)
     return TokenIdentity(
@@ -165,65 +161,6 @@ def _compare_chats(
     bodies = [{"messages": chat, "add_generation_prompt": True, **more} for _, chat in undated]
     request = ("/tokenize", bodies, ("tokens",))
     return _compare(server, request, ids, "a chat by the server's template is read as other tokens")
-
-
-def _compare_ends(server: _Server, ends: frozenset[int]) -> _Part:
-    """Compare which ids end an answer: each is forced as the only token allowed.
-
-    An answer of two such tokens went on after the first. Added tokens are tried as well: one may be
-    set as an end by mistake.
-    """
-    if not ends:
-        return [], "the baseline's folder names no end of sequence"
-    added = sorted(server.tokenizer.added_tokens_decoder.keys() - ends)
-    forced = [*sorted(ends), *added][:_MOST_FORCED]
-    prompt = {"prompt": server.encode("a"), "max_tokens": 2, "temperature": 0.0}
-    bodies = [{**prompt, "allowed_token_ids": [i], "return_token_ids": True} for i in forced]
-    problems, silent = [], 0
-    for token, reply in zip(forced, server.post("/v1/completions", bodies), strict=True):
-        ended = _ended(reply, token)
-        name = f"token id {token} ({_shown(server.tokenizer.decode([token]))})"
-        if ended is None:
-            silent += 1
-        elif token in ends and not ended:
-            problems.append(f"{name} does not end an answer, and does on the baseline")
-        elif ended and token not in ends:
-            problems.append(f"{name} ends an answer, and does not on the baseline")
-    gap = (
-        f"which tokens end an answer is unknown for {silent} of {len(forced)}: the server does not "
-        "support allowed_token_ids or return_token_ids"
-    )
-    return problems, gap if silent else None
-
-
-def _ended(reply: Reply, token: int) -> bool | None:
-    """Return whether a forced token ended the answer; None if the reply does not show it."""
-    choice = first_choice(reply)
-    ids, reason = choice.get("token_ids"), choice.get("finish_reason")
-    if ids == [token] and reason == "stop":
-        return True
-    return False if ids == [token, token] else None
-
-
-def _end_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
-    """Return the ids that end an answer: the tokenizer's and the generation config's.
-
-    config.json counts if there is no generation_config.json (vLLM and transformers alike).
-    """
-    ends = set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
-    files = (folder / name for name in ("generation_config.json", "config.json"))
-    file = next((file for file in files if file.exists()), None)
-    if file is not None:
-        try:
-            value = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-        except (ValueError, AttributeError) as error:
-            raise CheckpointError(
-                f"{file} is not a JSON object", fix="copy it from the model"
-            ) from error
-        ends |= {
-            each for each in (value if isinstance(value, list) else [value]) if each is not None
-        }
-    return frozenset(ends)
 
 
 def _shown(text: str) -> str:

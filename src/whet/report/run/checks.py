@@ -158,8 +158,7 @@ def _parity_figures(parity: GreedyParity | None) -> tuple[object, ...]:
 def _identity(records: Iterable[QualityRecord]) -> list[Node]:
     return _nodes(
         "Served tokens",
-        "Whether the server writes token ids as text, reads text as ids and ends an answer "
-        "as the baseline’s tokenizer says.",
+        "Whether the server reads text and writes token ids as the baseline’s tokenizer does.",
         ["config", "result", *figure_columns(("checked", "texts"))],
         [
             _identity_line(record, record.identity)
