@@ -47,7 +47,7 @@ def read_facts(path: Path) -> ModelFacts:
     _require_embeddings(path, shape, headers)
     tied = _tied(path, shape, inventory)
     stored = with_activations(shape.claim, summarize(inventory))
-    require_true_claim(path, shape.claim, stored, inventory.linears)
+    require_true_claim(path, shape.claim, stored)
     snapshot, mark = snapshot_of(path), read_json(path / "config.json").get(TESTBED_KEY)
     return shape.facts(
         path,
