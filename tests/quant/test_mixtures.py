@@ -16,13 +16,13 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from tests.quant.tiny_models import MIXTURES, TOWERS, write_dequantized, write_tiny
 from whet.checkpoint import read_facts
+from whet.checkpoint.shards import TensorReader
 from whet.core.errors import QuantizationError
 from whet.core.spec import RecipeSpec
 from whet.quant import quantize
 from whet.quant.architecture import read_architecture
 from whet.quant.skeleton import FEWEST
 from whet.quant.stream import LayerStream
-from whet.quant.tensor_reader import TensorReader
 
 CPU = torch.device("cpu")
 LITTLE = {"samples": 16, "max_tokens": 64}

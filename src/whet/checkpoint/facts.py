@@ -10,9 +10,8 @@ from whet.checkpoint.claim import require_true_claim, with_activations
 from whet.checkpoint.config import ModelShape, read_shape
 from whet.checkpoint.files import read_json, require_regular
 from whet.checkpoint.gguf_file import gguf_facts
-from whet.checkpoint.headers import TensorHeader, read_headers
+from whet.checkpoint.headers import TensorHeader, hash_weights, read_headers
 from whet.checkpoint.hollow import is_hollow
-from whet.checkpoint.identity import hash_weights
 from whet.checkpoint.stored import Inventory, summarize, take_inventory
 from whet.checkpoint.tokenizer import tokenizer_identity
 from whet.core.errors import CheckpointError

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.checkpoint.config import ModelShape, read_shape
-from whet.checkpoint.headers import TensorHeader
-from whet.checkpoint.identity import hash_weights
+from whet.checkpoint.headers import TensorHeader, hash_weights
 from whet.checkpoint.tokenizer import read_vocabulary, tokenizer_identity
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.records.model import ModelFacts, StoredWeights

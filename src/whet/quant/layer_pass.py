@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whet.checkpoint import read_facts
 from whet.checkpoint.files import read_json
-from whet.checkpoint.shards import ShardWriter
+from whet.checkpoint.shards import ShardWriter, TensorReader
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records.model import ModelFacts
@@ -37,7 +37,6 @@ from whet.quant.rounding import make_grid, quantization_config
 from whet.quant.skeleton import FEWEST
 from whet.quant.stream import LayerStream
 from whet.quant.suitability import FOLDING, inputs_needed, require_suitable
-from whet.quant.tensor_reader import TensorReader
 from whet.quant.unit import round_to_nearest
 from whet.quant.verify import Expected, verify_weights
 
