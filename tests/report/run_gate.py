@@ -111,7 +111,6 @@ def lossless(foreign: str = "") -> LosslessCheck:
             prompts=16,
             same=13,
             aa_same=15,
-            common=around(0.962, 0.02, 16),
             p_value=0.25,
             divergences=(
                 *(Divergence(id=f"t-{at}", tokens=64, at=None, margin=None) for at in range(13)),

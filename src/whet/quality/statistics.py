@@ -172,21 +172,20 @@ def share_difference(pairs: Sequence[tuple[bool, bool]]) -> Estimate:
     there, here = wilson(before, n), wilson(now, n)
     phi = _correlation(pairs)
     value = (now - before) / n
-    low = _joined(_below(here), _above(there), phi)
-    high = _joined(_above(here), _below(there), phi)
+
+    def joined(left: float, right: float) -> float:
+        return float(np.sqrt(left**2 - 2 * phi * left * right + right**2))
+
+    (here_below, here_above), (there_below, there_above) = map(_margins, (here, there))
+    low, high = joined(here_below, there_above), joined(here_above, there_below)
     return Estimate(value=value, low=value - low, high=value + high, samples=n)
 
 
-def _joined(left: float, right: float, phi: float) -> float:
-    return float(np.sqrt(left**2 - 2 * phi * left * right + right**2))
-
-
-def _below(share: Estimate) -> float:
-    return share.value - (share.low or 0.0)
-
-
-def _above(share: Estimate) -> float:
-    return (1.0 if share.high is None else share.high) - share.value
+def _margins(share: Estimate) -> tuple[float, float]:
+    """Return how far the ends of an interval are below and above its value."""
+    assert share.low is not None
+    assert share.high is not None
+    return share.value - share.low, share.high - share.value
 
 
 def _correlation(pairs: Sequence[tuple[bool, bool]]) -> float:

@@ -61,14 +61,13 @@ class GreedyParity:
     """Greedy continuations of the same prompts against the plain server's.
 
     ``same`` of ``prompts`` are equal to the end; ``aa_same`` is the same count for the plain server
-    against itself, None where it was not asked twice. ``common`` is the mean share of tokens before
-    the first difference. ``p_value`` is McNemar's exact test of the one against the other.
+    against itself, None where it was not asked twice. ``p_value`` is McNemar's exact test of the
+    one against the other.
     """
 
     prompts: int
     same: int
     aa_same: int | None
-    common: Estimate
     p_value: float | None
     divergences: tuple[Divergence, ...]
 
