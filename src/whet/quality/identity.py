@@ -35,11 +35,13 @@ PROBES: Final = (
 """Texts that tokenizers are known to split differently."""
 
 
+_FIELDS: Final = {"/tokenize": ("tokens",), "/detokenize": ("prompt", "content", "text")}
+"""The field of a reply: of vLLM, llama-server, and SGLang, which leaves specials out."""
+
 Ids = list[int]
-
-
-_Request = tuple[str, Sequence[Mapping[str, Any]], tuple[str, ...]]
-"""A path, the bodies that are posted there, and the field to read of replies, by any name."""
+Body = Mapping[str, Any]
+_Part = tuple[list[str], str | None]
+"""Problems in words, and why something could not be compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,20 +52,9 @@ class _Server:
     model: str
     tokenizer: Any
 
-    def post(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[Reply]:
-        full = [{"model": self.model, **body} for body in bodies]
-        return [*post_many(self.url, path, full, concurrency=_CONCURRENCY, timeout_s=_TIMEOUT_S)]
-
-    def fields(self, request: _Request) -> list[Any]:
-        """Return the requested field of each reply, or its failure."""
-        path, bodies, names = request
-        gap = Failure(error="bad_json", detail=f"a reply without {' or '.join(names)}")
-        return [
-            reply
-            if isinstance(reply, Failure)
-            else next((reply[name] for name in names if reply.get(name)), gap)
-            for reply in self.post(path, bodies)
-        ]
+    def encode(self, text: str, *, specials: bool = True) -> Ids:
+        """Return the baseline's ids of a text."""
+        return list(self.tokenizer(text, add_special_tokens=specials, verbose=False)["input_ids"])
 
     def show(self, value: Ids | str) -> str:
         """Return ids with the start of their text, or a text, short enough for a sentence."""
@@ -72,9 +63,36 @@ class _Server:
         few = f"{list(value)}" if len(value) <= 8 else f"{list(value[:8])} and more"
         return f"{few} {_shown(self.tokenizer.decode(value))}"
 
-    def encode(self, text: str, *, specials: bool = True) -> Ids:
-        """Return the baseline's ids of a text."""
-        return list(self.tokenizer(text, add_special_tokens=specials, verbose=False)["input_ids"])
+    def compare(
+        self, path: str, bodies: Sequence[Body], wanted: Sequence[Ids | str], what: str
+    ) -> _Part:
+        """Post ``bodies`` and compare a field of the replies with ``wanted``.
+
+        ``what`` begins the sentence of a problem.
+        """
+        full = [{"model": self.model, **body} for body in bodies]
+        replies = post_many(self.url, path, full, concurrency=_CONCURRENCY, timeout_s=_TIMEOUT_S)
+        failures, pairs = [], []
+        for reply, there in zip(replies, wanted, strict=True):
+            here = _field(reply, _FIELDS[path])
+            if isinstance(here, Failure):
+                failures.append(describe(here))
+            elif here != there:
+                pairs.append((self.show(here), self.show(there)))
+        gap = f"the server does not answer {path} ({failures[0]})" if failures else None
+        if not pairs:
+            return [], gap
+        here, there = pairs[0]
+        share = f"{len(pairs)} of {len(wanted)}"
+        return [f"{what} ({share}): {here} instead of {there} by the baseline's tokenizer"], gap
+
+
+def _field(reply: Reply, names: Sequence[str]) -> Any:
+    """Return the first of the named fields that a reply has, or its failure."""
+    if isinstance(reply, Failure):
+        return reply
+    gap = Failure(error="bad_json", detail=f"a reply without {' or '.join(names)}")
+    return next((reply[name] for name in names if reply.get(name)), gap)
 
 
 def token_identity(
@@ -96,14 +114,13 @@ def token_identity(
     server = _Server(url=server_url, model=model, tokenizer=load_tokenizer(tokenizer_folder))
     every = [*PROBES, *texts]
     ids = [server.encode(text) for text in every]
-    reading = ("/tokenize", [_to_read(text) for text in every], ("tokens",))
-    written = ("prompt", "content", "text")  # vLLM, llama-server, SGLang, which leaves specials out
     bodies = [{"tokens": each, "skip_special_tokens": False} for each in ids]
-    writing = ("/detokenize", bodies, written)
     decoded = [str(server.tokenizer.decode(each)) for each in ids]
     parts = [
-        _compare(server, reading, ids, "a text is read as other tokens"),
-        _compare(server, writing, decoded, "token ids are written as other text"),
+        server.compare(
+            "/tokenize", list(map(_to_read, every)), ids, "a text is read as other tokens"
+        ),
+        server.compare("/detokenize", bodies, decoded, "token ids are written as other text"),
         _compare_chats(server, chats, variables or {}),
     ]
     gaps = dict.fromkeys(gap for _, gap in parts if gap is not None)
@@ -118,29 +135,6 @@ def _to_read(text: str) -> dict[str, Any]:
     """The request of a text's ids, in vLLM's words and in llama-server's."""
     vllm = {"prompt": text, "add_special_tokens": True}
     return {**vllm, "content": text, "add_special": True, "parse_special": True}
-
-
-_Part = tuple[list[str], str | None]
-"""Problems in words, and why something could not be compared."""
-
-
-def _compare(server: _Server, request: _Request, wanted: Sequence[Ids | str], what: str) -> _Part:
-    """Compare one field of the replies with ``wanted``; ``what`` begins the problem's sentence."""
-    replies = server.fields(request)
-    failed = [each for each in replies if isinstance(each, Failure)]
-    gap = f"the server does not answer {request[0]} ({describe(failed[0])})" if failed else None
-    pairs = [
-        (here, there)
-        for here, there in zip(replies, wanted, strict=True)
-        if not isinstance(here, Failure) and here != there
-    ]
-    if not pairs:
-        return [], gap
-    here, there = (server.show(side) for side in pairs[0])
-    return [
-        f"{what} ({len(pairs)} of {len(wanted)}): {here} instead of {there} by the baseline's "
-        "tokenizer"
-    ], gap
 
 
 def _compare_chats(
@@ -159,8 +153,8 @@ def _compare_chats(
     ids = [server.encode(text, specials=False) for text, _ in undated]
     more = {"chat_template_kwargs": template.variables} if template.variables else {}
     bodies = [{"messages": chat, "add_generation_prompt": True, **more} for _, chat in undated]
-    request = ("/tokenize", bodies, ("tokens",))
-    return _compare(server, request, ids, "a chat by the server's template is read as other tokens")
+    what = "a chat by the server's template is read as other tokens"
+    return server.compare("/tokenize", bodies, ids, what)
 
 
 def _shown(text: str) -> str:
