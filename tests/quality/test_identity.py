@@ -17,7 +17,6 @@ from lab.faults import swap_tokens  # noqa: E402
 from tests.checkpoint_factory import write_json  # noqa: E402
 from tests.quality.model_server import Body, Reply, model_server  # noqa: E402
 from whet.demo import pair_paths  # noqa: E402
-from whet.quality.data import Message  # noqa: E402
 from whet.quality.identity import PROBES, token_identity  # noqa: E402
 
 TARGET, _ = pair_paths()
@@ -50,7 +49,7 @@ def ask(answer: Callable[[Body], Reply], folder: Path = TARGET, **more: Any) -> 
 
 
 def test_the_same_tokenizer_has_no_problem_and_every_text_is_checked() -> None:
-    found = ask(serving(TARGET), chats=[[Message(role="user", content="What is 12 + 30?")]])
+    found = ask(serving(TARGET), chats=[[{"role": "user", "content": "What is 12 + 30?"}]])
     assert (found.problems, found.missing) == ((), None)
     assert found.checked == len(PROBES) + len(TEXTS)
 
@@ -123,7 +122,7 @@ def test_another_chat_template_is_told(tmp_path: Path) -> None:
     config = json.loads((TARGET / "tokenizer_config.json").read_text())
     config["chat_template"] = config["chat_template"].replace("<|end|>", "<|end|>\n")
     write_json(other / "tokenizer_config.json", config)
-    (problem,) = ask(serving(other), chats=[[Message(role="user", content="Hi")]]).problems
+    (problem,) = ask(serving(other), chats=[[{"role": "user", "content": "Hi"}]]).problems
     assert problem.startswith("a chat by the server's template is read as other tokens (1 of 1)")
 
 

@@ -193,7 +193,7 @@ class Checks:
         before = plan.baseline.identity if plan.baseline is not None else None
         if before is not None and before.problems:
             return
-        chats = (task.messages for task in tasks if not task.chat_template_kwargs)
+        chats = (task.plain for task in tasks if not task.chat_template_kwargs)
         self.identity = token_identity(
             self.endpoint.url,
             self.endpoint.model,

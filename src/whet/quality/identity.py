@@ -17,7 +17,6 @@ from whet.checkpoint.chat import FIXED_DATE, ChatTemplate
 from whet.client import Failure, post_many
 from whet.core.records.quality_checks import TokenIdentity
 from whet.quality.asking import Reply, describe
-from whet.quality.data import Message
 
 _CONCURRENCY: Final = 4
 _TIMEOUT_S: Final = 120.0
@@ -101,7 +100,7 @@ def token_identity(
     tokenizer_folder: Path,
     texts: Sequence[str],
     *,
-    chats: Sequence[Sequence[Message]] = (),
+    chats: Sequence[Sequence[Body]] = (),
     variables: Mapping[str, Any] | None = None,
 ) -> TokenIdentity:
     """Compare the server's tokens with those of the baseline's folder.
@@ -138,16 +137,15 @@ def _to_read(text: str) -> dict[str, Any]:
 
 
 def _compare_chats(
-    server: _Server, chats: Sequence[Sequence[Message]], variables: Mapping[str, Any]
+    server: _Server, chats: Sequence[Sequence[Body]], variables: Mapping[str, Any]
 ) -> _Part:
     """Compare the ids of chats by the server's own template, with the assistant's turn open."""
     template = ChatTemplate(server.tokenizer, variables=variables)
     if not template.source:
         return [], None
-    plain = [[{"role": each.role, "content": each.content} for each in chat] for chat in chats]
     if template.takes_date:
         template = template.with_variables({**_DATE, **variables})
-    undated = [template.folded(chat) for chat in plain if not template.shows_date(chat)]
+    undated = [template.folded(chat) for chat in chats if not template.shows_date(chat)]
     if not undated:
         return [], None
     ids = [server.encode(text, specials=False) for text, _ in undated]
