@@ -48,7 +48,6 @@ METHODS: Final[Mapping[MethodName, Fit]] = {
 }  # fmt: skip
 _NARROW: Final = "narrow"
 _NO_GAIN: Final = 0.99
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,11 +246,11 @@ def _starved_warning(starved: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     """Which experts the calibration text hardly reaches, and what was done about it."""
     if not starved:
         return ()
-    named = ", ".join(f"{layer}experts.{expert}" for layer, expert in starved[:_NAMED])
-    more = f" and {len(starved) - _NAMED} more" if len(starved) > _NAMED else ""
+    layer, expert = starved[0]
     return (
-        f"fewer than {FEWEST} tokens of the calibration text reached {named}{more}; a sample of "
-        "their layers' other tokens was added; give more or more varied text",
+        f"fewer than {FEWEST} tokens of the calibration text reached {len(starved)} experts "
+        f"({layer}experts.{expert} first); a sample of their layers' other tokens was added; give "
+        "more or more varied text",
     )
 
 

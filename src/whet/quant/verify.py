@@ -85,9 +85,7 @@ def _check_names(
 def _parts(
     expected: Expected, shape: tuple[int, ...]
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]] | None]:
-    if expected.grid is None:
-        return {"weight": None}
-    return dict(stored_parts(expected.grid, *shape))
+    return {"weight": None} if expected.grid is None else {**stored_parts(expected.grid, *shape)}
 
 
 def _check_plain(name: str, written: TensorReader, source: TensorReader) -> None:
