@@ -104,9 +104,7 @@ def test_an_expert_with_few_tokens_gets_a_sample_and_is_named(
     few = recipe(calibration={"samples": 4, "max_tokens": 64})
     done = quantize(folder, tmp_path / "out", few, calibration=calibration)
     (warning,) = [each for each in done.warnings if "experts." in each]
-    assert re.search(
-        r"reached \d+ experts \(layers\.0\.experts\.\d first\); a sample of", warning
-    )
+    assert re.search(r"reached \d+ experts \(layers\.0\.experts\.\d first\); a sample of", warning)
 
 
 TWINS = ("olmoe", "glm4_moe", "dots1", "deepseek_v2")

@@ -50,7 +50,6 @@ def distances(scale: float = 1.0, *, enough: bool = False) -> ServerDistances:
         kl_p99=Estimate(value=0.21 * scale, low=None, high=None, samples=420, enough=enough),
         flips=around(0.031 * scale, 0.1, 64),
         top_k=20,
-        covered=0.9871,
         documents=(),
     )
 

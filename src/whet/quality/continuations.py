@@ -130,11 +130,16 @@ def greedy_parity(
     divergences = [_divergence(row[0], row[1]) for row in rows]
     same = [divergence.at is None for divergence in divergences]
     aa = None if again is None else [row[2].tokens == row[1].tokens for row in rows]
+    p_value = None
+    if aa is not None:
+        pairs = list(zip(aa, same, strict=True))
+        lost, gained = pairs.count((True, False)), pairs.count((False, True))
+        p_value = mcnemar(lost, gained, alternative="greater")
     return GreedyParity(
         prompts=len(rows),
         same=sum(same),
         aa_same=None if aa is None else sum(aa),
-        p_value=None if aa is None else _more_often_lost(aa, same),
+        p_value=p_value,
         divergences=tuple(divergences),
     )
 
@@ -147,12 +152,6 @@ def _divergence(here: Continuation, plain: Continuation) -> Divergence:
         return Divergence(id=plain.id, tokens=len(plain.tokens), at=None, margin=None)
     margin = plain.margins[at] if at < len(plain.margins) else None
     return Divergence(id=plain.id, tokens=len(plain.tokens), at=at, margin=margin)
-
-
-def _more_often_lost(aa: Sequence[bool], same: Sequence[bool]) -> float:
-    pairs = list(zip(aa, same, strict=True))
-    lost, gained = pairs.count((True, False)), pairs.count((False, True))
-    return mcnemar(lost, gained, alternative="greater")
 
 
 def paired_rows(sides: Sequence[Mapping[str, Value]]) -> list[list[Value]]:
