@@ -179,16 +179,14 @@ def _findings(
     ratio, unpaired = (one, None) if baseline is None else paired_ratio(record, baseline)
     # Answers to other questions are not paired, even under the same ids.
     paired = baseline if baseline and baseline.data_sha256 == record.data_sha256 else None
-    first, *more = broken or (None,)
-    gap, *gaps = missing or (None,)
     return Findings(
         ratio=ratio,
         tasks=score_tasks(record.answers, paired),
         answers=record.answers,
         baseline=paired,
         at_chance=tasks_at_chance(tasks, record.answers if paired is None else paired.answers),
-        broken=tuple(filter(None, (first, broken_document(record.nll, paired), *more))),
-        missing=tuple(filter(None, (gap, unpaired, *gaps))),
+        broken=tuple(filter(None, (broken_document(record.nll, paired), *broken))),
+        missing=tuple(filter(None, (unpaired, *missing))),
     )
 
 
