@@ -10,7 +10,7 @@ from whet.checkpoint.claim import require_true_claim, with_activations
 from whet.checkpoint.config import ModelShape, read_shape
 from whet.checkpoint.files import read_json, require_regular
 from whet.checkpoint.gguf_file import gguf_facts
-from whet.checkpoint.headers import TensorHeader, hash_weights, read_headers
+from whet.checkpoint.headers import GIVE_SOURCE, TensorHeader, hash_weights, read_headers
 from whet.checkpoint.hollow import is_hollow
 from whet.checkpoint.stored import Inventory, summarize, take_inventory
 from whet.checkpoint.tokenizer import tokenizer_identity
@@ -33,9 +33,7 @@ def read_facts(path: Path) -> ModelFacts:
     """
     require_regular(path)
     if path.is_file():
-        raise CheckpointError(
-            f"{path} holds GGUF weights", fix="give the safetensors checkpoint they were made of"
-        )
+        raise CheckpointError(f"{path} holds GGUF weights", fix=GIVE_SOURCE)
     shape = read_shape(path)
     headers = read_headers(path)
     _require_tokenizer(path, headers)

@@ -32,6 +32,11 @@ BITS: Final[Mapping[str, int]] = {
 _PREFIX_BYTES: Final = 8
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _AGAIN: Final = "download the checkpoint again"
+GIVE_SOURCE: Final = "give the safetensors checkpoint they were made of"
+_CONVERT: Final = (
+    "convert them with save_pretrained(…, safe_serialization=True) in a sandbox, or choose a "
+    "safetensors checkpoint"
+)
 WHOLE_UP_TO_BYTES: Final = 1 * GIB
 SAMPLE_BYTES: Final = 16 * KIB
 SAMPLES: Final = 16
@@ -156,21 +161,15 @@ def _weight_files(path: Path) -> list[Path]:
     ordinary = [file for file in weights if not file.name.startswith(("consolidated", "adapter_"))]
     if ordinary:
         return ordinary
-    if any(file.name.startswith("adapter_") for file in weights):
-        raise CheckpointError(
-            f"{path} holds an adapter, not a model", fix="merge it into its base model first"
-        )
-    if any(file.suffix in _PICKLES for file in files):
-        raise CheckpointError(
-            f"{path} holds pickled weights only, which run code when they are loaded",
-            fix="convert them "
-            "with save_pretrained(…, safe_serialization=True) in a sandbox, or choose a "
-            "safetensors checkpoint",
-        )
-    if any(file.suffix == ".gguf" for file in files):
-        raise CheckpointError(
-            f"{path} holds GGUF weights", fix="give the safetensors checkpoint they were made of"
-        )
+    adapter = any(file.name.startswith("adapter_") for file in weights)
+    pickles, gguf = (any(file.suffix in each for file in files) for each in (_PICKLES, (".gguf",)))
+    for found, what, fix in (
+        (adapter, "an adapter, not a model", "merge it into its base model first"),
+        (pickles, "pickled weights only, which run code when they are loaded", _CONVERT),
+        (gguf, "GGUF weights", GIVE_SOURCE),
+    ):
+        if found:
+            raise CheckpointError(f"{path} holds {what}", fix=fix)
     raise CheckpointError(f"{path} holds no *.safetensors file", fix=_AGAIN)
 
 
