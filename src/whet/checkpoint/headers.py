@@ -163,12 +163,12 @@ def _weight_files(path: Path) -> list[Path]:
         return ordinary
     adapter = any(file.name.startswith("adapter_") for file in weights)
     pickles, gguf = (any(file.suffix in each for file in files) for each in (_PICKLES, (".gguf",)))
-    for found, what, fix in (
+    for present, what, fix in (
         (adapter, "an adapter, not a model", "merge it into its base model first"),
         (pickles, "pickled weights only, which run code when they are loaded", _CONVERT),
         (gguf, "GGUF weights", GIVE_SOURCE),
     ):
-        if found:
+        if present:
             raise CheckpointError(f"{path} holds {what}", fix=fix)
     raise CheckpointError(f"{path} holds no *.safetensors file", fix=_AGAIN)
 
