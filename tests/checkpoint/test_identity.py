@@ -74,12 +74,12 @@ def test_many_large_tensors_are_sampled_with_fewer_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reads are bounded over all; a change of every element is seen all the same."""
-    monkeypatch.setattr("whet.checkpoint.identity.MAX_READS", 40)
+    monkeypatch.setattr("whet.checkpoint.headers.MAX_READS", 40)
     rng = np.random.default_rng(0)
     weights = {f"w{i}": rng.standard_normal((512, 512)).astype("float16") for i in range(10)}
     save_file(weights, tmp_path / "model.safetensors")
     before = digest(tmp_path, whole_up_to_bytes=0)
-    monkeypatch.setattr("whet.checkpoint.identity.MAX_READS", 10)
+    monkeypatch.setattr("whet.checkpoint.headers.MAX_READS", 10)
     assert digest(tmp_path, whole_up_to_bytes=0) != before
     for name in ("w0", "w9"):
         changed = weights | {name: weights[name] * np.float16(1.01)}

@@ -338,30 +338,6 @@ def test_the_experts_of_gpt_oss_in_mxfp4(tmp_path: Path) -> None:
     assert facts.linear_parameters == 2 * 4 * 3 * 256 * 128 + 2 * 3 * 128 * 128
 
 
-WHOLE = {
-    "quant_method": "compressed-tensors",
-    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4}}},
-}
-
-
-def test_a_16_bit_layer_that_ignore_leaves_out(tmp_path: Path) -> None:
-    """vLLM would take it for packed."""
-    write_stored(tmp_path, compressed(4, 128), only="mlp", claim=WHOLE | {"ignore": ["lm_head"]})
-    with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.\w+ is stored in 16 bits"):
-        read_facts(tmp_path)
-    for ignore in (["re:.*self_attn.*"], [f"x.layers.{i}.self_attn" for i in range(2)]):
-        claim = WHOLE | {"ignore": ignore}
-        write_json(tmp_path / "config.json", tiny_config(300) | {"quantization_config": claim})
-        assert read_facts(tmp_path).stored.unquantized_modules == 8
-
-
-def test_a_quantized_layer_that_ignore_names(tmp_path: Path) -> None:
-    name = "model.layers.1.mlp.down_proj"
-    write_stored(tmp_path, compressed(4, 128), claim=WHOLE | {"ignore": [name]})
-    with pytest.raises(CheckpointError, match=rf"ignore names {name}, but its weights are quant"):
-        read_facts(tmp_path)
-
-
 def test_an_unknown_form_is_refused(tmp_path: Path) -> None:
     def blocks(outputs: int, inputs: int) -> Tensors:
         return {"weight": zeros("uint8", outputs * inputs // 2, 1)}

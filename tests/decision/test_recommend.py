@@ -397,7 +397,6 @@ def test_speculation_that_was_checked_is_a_reason() -> None:
         prompts=16,
         same=15,
         aa_same=14,
-        common=estimate(0.99),
         p_value=1.0,
         divergences=(),
     )

@@ -16,7 +16,7 @@ def distances(
     """``documents``: nats a token of each."""
     kl = Estimate(value=value, low=low, high=high, samples=16)
     each = tuple(DocumentDistance(tokens=300, kl=300 * nats, flips=0) for nats in documents)
-    return ServerDistances(kl=kl, kl_p99=kl, flips=kl, top_k=5, covered=0.9, documents=each)
+    return ServerDistances(kl=kl, kl_p99=kl, flips=kl, top_k=5, documents=each)
 
 
 def twin(repeat: ServerDistances | None, *, away: ServerDistances | None = None) -> QualityRecord:

@@ -45,7 +45,7 @@ def test_a_limit_keeps_every_kind_of_task(tmp_path: Path) -> None:
 
 def test_a_limit_takes_documents_from_the_whole_file(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "heldout.jsonl", [{"text": str(i)} for i in range(10)])
-    assert [document.text for document in load_documents(path, 5)] == ["0", "2", "4", "6", "8"]
+    assert [document.prompt for document in load_documents(path, 5)] == ["0", "2", "4", "6", "8"]
 
 
 @pytest.mark.parametrize(

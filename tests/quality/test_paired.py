@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import beta
 
 from whet.core.records.quality import TaskScore
 from whet.core.records.summary import Estimate
 from whet.quality.statistics import (
-    detectable_drop,
     holm,
     mcnemar,
     share_difference,
@@ -55,26 +53,6 @@ def test_holm_steps_down_and_never_falls_below_an_earlier_one() -> None:
 
 def test_holm_caps_at_one() -> None:
     assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-def test_without_gains_the_drop_needs_six_losses() -> None:
-    # Significant from 6 losses on, so P(Bin(100, d) ≥ 6) = 0.8, which a beta quantile inverts.
-    assert detectable_drop(100) == pytest.approx(beta.ppf(0.8, 6, 95), abs=2e-4)
-
-
-def test_gains_hide_losses() -> None:
-    quiet, noisy = detectable_drop(100), detectable_drop(100, 0.1)
-    assert quiet is not None
-    assert noisy is not None
-    assert noisy > 1.5 * quiet
-
-
-def test_five_questions_can_show_no_loss_at_all() -> None:
-    assert detectable_drop(5) is None
-
-
-def test_six_questions_show_a_nearly_total_loss() -> None:
-    assert detectable_drop(6) == pytest.approx(0.8 ** (1 / 6), abs=2e-4)
 
 
 def test_the_difference_of_shares_is_the_worked_example_of_fagerland_2014() -> None:

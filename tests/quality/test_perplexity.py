@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from whet.quality.likelihood import BrokenProbabilities, bounded, nll_of
+from whet.quality.likelihood import BrokenProbabilities, bounded, read_scores
 from whet.quality.statistics import broken_documents, document_mean, perplexity, perplexity_ratio
 
 
@@ -125,12 +125,12 @@ def _reply(entries: list[object]) -> dict[str, object]:
 
 def test_the_first_token_is_given_and_not_predicted() -> None:
     reply = _reply([None, {"7": {"logprob": -1.0}}, {"9": {"logprob": -2.5}}])
-    assert nll_of(reply, (5, 7, 9)) == (3.5, 2)
+    assert read_scores(reply, (5, 7, 9)) == ((3.5, 2), None)
 
 
 def test_the_prompts_own_token_is_read_where_the_likeliest_stands_beside_it() -> None:
     reply = _reply([None, {"3": {"logprob": -0.1}, "7": {"logprob": -4.0}}])
-    assert nll_of(reply, (5, 7)) == (4.0, 1)
+    assert read_scores(reply, (5, 7)) == ((4.0, 1), None)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +146,13 @@ def test_the_prompts_own_token_is_read_where_the_likeliest_stands_beside_it() ->
     ],
 )
 def test_a_reply_without_the_figures_is_none_and_not_chance(reply: dict[str, object]) -> None:
-    assert nll_of(reply, (5, 7)) is None
+    assert read_scores(reply, (5, 7)) is None
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), "NaN", "-inf", -9999.0, float("-inf")])
 def test_a_probability_that_is_no_number_is_a_finding(value: object) -> None:
     with pytest.raises(BrokenProbabilities):
-        nll_of(_reply([None, {"7": {"logprob": value}}]), (5, 7))
+        read_scores(_reply([None, {"7": {"logprob": value}}]), (5, 7))
 
 
 def test_large_vocabularies_are_scored_fewer_at_a_time() -> None:

@@ -20,8 +20,9 @@ from whet.core.records.quality import QualityRecord, TaskAnswer
 from whet.core.spec import QualitySpec
 from whet.load.prompts import Renderer
 from whet.quality import QualityPlan, measure_quality, tokens_needed
-from whet.quality.data import Encoder, HeldoutDocument, Message, Task, identity
+from whet.quality.data import Encoder, Task, identity
 from whet.quality.identity import token_identity
+from whet.requests import LoggedRequest
 
 TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
 OPEN = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -80,7 +81,7 @@ def test_token_ids_and_hashes_are_the_same_on_every_day(
         clock.append(tokenizer.apply_chat_template([USER], tokenize=False))
         encoder, tasks = Encoder(folder), [task(), task(SYSTEM, USER)]
         document = encoder.document(
-            HeldoutDocument(messages=(Message(role="user", content="u"),) * 2)
+            LoggedRequest(place="", messages=({"role": "user", "content": "u"},) * 2)
         )
         prompts = [encoder.task(each) for each in tasks]
         load = Renderer(tokenizer).render("s", "u")
@@ -212,7 +213,7 @@ def test_a_server_s_date_is_no_difference_and_it_gets_the_variables(
             return 200, {"prompt": tokenizer.decode(body["tokens"])}
         return 200, {"tokens": tokenizer(body["prompt"])["input_ids"]}
 
-    asked = [(Message(**USER),), (Message(**SYSTEM), Message(**USER))]
+    asked = [(USER,), (SYSTEM, USER)]
     with model_server(answer) as (url, _):
         found = token_identity(
             url, "m", folder, [], chats=asked, variables={"enable_thinking": False}

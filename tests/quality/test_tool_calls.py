@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from whet.quality.json_values import refuse_calls
-from whet.quality.scoring import right
+from whet.quality.scoring import refuse_calls, right
 
 CALL = {"name": "track", "arguments": {"order": "A-12345", "days": 2}}
 ARGUMENTS = json.dumps(CALL["arguments"])

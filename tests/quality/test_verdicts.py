@@ -8,8 +8,8 @@ from benchmarks.method_gate import gate
 
 from whet.core.records.quality import QualityRecord, TaskAnswer, TaskScore
 from whet.core.records.summary import Estimate
-from whet.quality.statistics import detectable_drop, mcnemar
-from whet.quality.verdicts import Findings, detectable_loss, verdicts
+from whet.quality.statistics import mcnemar
+from whet.quality.verdicts import Findings, verdicts
 
 TOLERANCES = (0.01, 0.02, 0.05)
 BASELINE = QualityRecord(
@@ -70,12 +70,10 @@ def test_an_interval_across_the_tolerance_is_unknown() -> None:
 def test_each_reason_is_said_once_for_all_its_tolerances() -> None:
     words, reason = verdicts(findings(ratio(1.03, 1.02, 1.06)), (0.01, 0.02, 0.04, 0.05, 0.1))
     assert [word for _, word in words] == ["fail", "fail", "unknown", "unknown", "pass"]
-    # 100 · (ln(1.06 ÷ 1.03) ÷ ln(1.04 ÷ 1.03))² = 883 documents for 4 %, 223 for 5 %
     assert reason == (
         "perplexity changes by +3.00 % [+2.00 %, +6.00 %], which is not below 1 % or 2 %; "
         "perplexity changes by +3.00 % [+2.00 %, +6.00 %], inconclusive at 4 % or 5 % with 100 "
-        "documents: about 783 more would decide if the change stays the same; give more held-out "
-        "text"
+        "documents; give more held-out text"
     )
     _, all_failed = verdicts(findings(ratio(1.2, 1.1, 1.3)), (0.01, 0.02, 0.05))
     assert all_failed is not None
@@ -98,7 +96,7 @@ def test_an_interval_without_ends_judges_nothing() -> None:
     open_end = Estimate(value=1.03, low=1.0, high=None, samples=60)
     words, reason = verdicts(findings(open_end), TOLERANCES)
     assert [word for _, word in words] == ["unknown"] * 3
-    assert "is not known" in str(reason)
+    assert "give more held-out text" in str(reason)
 
 
 def test_a_task_at_chance_is_named_and_not_tested() -> None:
@@ -173,28 +171,10 @@ def test_grades_and_refused_tasks_are_not_counted_together() -> None:
     assert judged(replace(found, tasks=(*graded, tasks[4]))) == ["pass"] * 3
 
 
-def test_the_loss_that_would_be_seen_is_that_of_all_answers_together() -> None:
-    found = findings(ratio(1.0, 0.999, 1.001), tasks=small_losses(lost=1))
-    # 500 questions, 5 gained; five tasks, all together, and degenerate text
-    assert detectable_loss(found) == detectable_drop(500, 0.01, 0.05 / 7)
-    (one, *_) = found.tasks
-    assert detectable_loss(replace(found, tasks=(one,))) == detectable_drop(100, 0.01, 0.05 / 2)
-
-
-def test_no_loss_would_be_seen_in_grades_few_answers_or_without_a_baseline() -> None:
-    found = findings(ratio(1.0, 0.999, 1.001), tasks=small_losses())
-    graded = tuple(replace(each, graded=True) for each in found.tasks)
-    alone = tuple(replace(each, p_value=None) for each in found.tasks)
-    few = tuple(replace(each, n=1, gained=0, baseline_right=1) for each in found.tasks)
-    for tasks in ((), graded, alone, few):
-        assert detectable_loss(replace(found, tasks=tasks)) is None
-
-
 def test_tasks_fail_as_often_as_they_say() -> None:
-    false, seven, stated = (row[3] for row in gate(0.02, 100))
+    false, seven = (row[3] for row in gate(0.02, 100))
     assert false <= 0.03
     assert seven >= 0.88
-    assert 0.68 <= stated <= 0.92
 
 
 def answers(texts: list[str]) -> tuple[TaskAnswer, ...]:

@@ -119,9 +119,9 @@ def test_what_is_no_decoder_is_refused(names: list[str], words: str) -> None:
         read_architecture({"model_type": "other"}, dict.fromkeys(names, (4, 4)))
 
 
-def test_a_missing_projection_is_named() -> None:
+def test_a_missing_norm_is_named() -> None:
     shapes = {"model.layers.0.self_attn.q_proj.weight": (4, 4)}
-    with pytest.raises(QuantizationError, match=r"no model\.layers\.0\.self_attn\.k_proj\.weight"):
+    with pytest.raises(QuantizationError, match=r"no model\.layers\.0\.input_layernorm\.weight"):
         read_architecture({"model_type": "llama"}, shapes)
 
 

@@ -50,7 +50,6 @@ def distances(scale: float = 1.0, *, enough: bool = False) -> ServerDistances:
         kl_p99=Estimate(value=0.21 * scale, low=None, high=None, samples=420, enough=enough),
         flips=around(0.031 * scale, 0.1, 64),
         top_k=20,
-        covered=0.9871,
         documents=(),
     )
 
@@ -111,7 +110,6 @@ def lossless(foreign: str = "") -> LosslessCheck:
             prompts=16,
             same=13,
             aa_same=15,
-            common=around(0.962, 0.02, 16),
             p_value=0.25,
             divergences=(
                 *(Divergence(id=f"t-{at}", tokens=64, at=None, margin=None) for at in range(13)),

@@ -18,7 +18,7 @@ from whet.load.texts import load_text_tokenizer
 from whet.prompts.analyse import PromptLog, PromptQuestion
 from whet.quality.data import load_documents
 from whet.quant import load_calibration
-from whet.requests import LogReader
+from whet.requests import LogReader, plain_messages
 from whet.requests.trace import read_trace
 
 TARGET = pair_paths()[0]
@@ -135,7 +135,7 @@ def test_images_and_audio_are_named_and_never_scored_or_sent_as_text(
 
 def test_the_logged_answer_is_the_last_message_of_heldout_text(tmp_path: Path) -> None:
     (document,) = load_documents(write(tmp_path, lines(FORMS["batch"])), 5)
-    assert [(each.role, each.content) for each in document.messages] == [
+    assert [(each["role"], each["content"]) for each in plain_messages(document)] == [
         ("user", QUESTION),
         ("assistant", ANSWER),
     ]

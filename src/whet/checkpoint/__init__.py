@@ -2,9 +2,8 @@
 
 from whet.checkpoint.doubts import checkpoint_doubts
 from whet.checkpoint.facts import read_facts
-from whet.checkpoint.headers import TensorHeader, read_headers
+from whet.checkpoint.headers import TensorHeader, hash_weights, read_headers
 from whet.checkpoint.hub import locate, locate_without_weights
-from whet.checkpoint.identity import hash_weights
 from whet.checkpoint.lora import lora_rank
 from whet.checkpoint.tokenizer import (
     load_tokenizer,

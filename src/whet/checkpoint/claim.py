@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from whet.checkpoint.files import read_json_if_any
-from whet.checkpoint.formats import Linear
 from whet.core.errors import CheckpointError
 from whet.core.records.model import StoredWeights
 
@@ -18,31 +16,22 @@ _BITS: Final[Mapping[str, int]] = {
     "W4A16": 4, "W4A8_FP8": 4, "W8A16": 8, "W8A8-INT8": 8, "FP8": 8, "FP8_BLOCK": 8, "NF4": 4,
     **dict.fromkeys(("NVFP4", "NVFP4A16", "MXFP4", "MXFP4-W4A4"), 4),
 }  # fmt: skip
-_IN_BLOCKS: Final[Mapping[str, bool]] = {"FP8": False, "FP8_BLOCK": True}
 _W4A8_GROUP: Final = 128
-_ROUTER: Final = re.compile(r"(?:^|\.)(?:router|gate|shared_expert_gate)(?:\.|$)")
-"""Engines keep routers in 16 bits whether they are named or not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizationClaim:
     """What ``quantization_config`` states: the method, and every bit width and group size in it.
 
-    ``ignore`` are the modules that it leaves in 16 bits, ``re:`` before a pattern; ``all_linears``
-    whether it quantizes every other linear layer. ``activation_bits`` are those of the inputs.
-    ``blocks``: whether blocks of weights share a scale, None if it does not say. ``file`` is where
-    it is written.
+    ``activation_bits`` are those of the inputs, ``file`` is where it is written.
     """
 
     method: str
     bits: frozenset[int]
     group_sizes: frozenset[int]
     file: str
-    ignore: tuple[str, ...] = ()
-    all_linears: bool = False
     activation_bits: frozenset[int] = frozenset()
     float_activations: bool = False
-    blocks: bool | None = None
 
 
 def read_claim(path: Path, config: Mapping[str, Any]) -> QuantizationClaim | None:
@@ -57,7 +46,6 @@ def read_claim(path: Path, config: Mapping[str, Any]) -> QuantizationClaim | Non
     weights = [part.get("weights") for part in parts]
     schemes = [claim, *(each for each in weights if isinstance(each, dict))]
     inputs = [each for part in parts if isinstance(each := part.get("input_activations"), dict)]
-    ignore = claim.get("ignore")
     method = "modelopt" if file == _MODELOPT else str(claim.get("quant_method", "unnamed"))
     return QuantizationClaim(
         method=method,
@@ -66,12 +54,8 @@ def read_claim(path: Path, config: Mapping[str, Any]) -> QuantizationClaim | Non
             size for size in _ints(schemes, ("group_size", "q_group_size")) if size > 0
         ),
         file=file,
-        ignore=tuple(map(str, ignore)) if isinstance(ignore, list) else (),
-        all_linears=method == "compressed-tensors"
-        and any(part.get("targets") == ["Linear"] for part in parts),
         activation_bits=_ints(inputs, ("num_bits",)),
         float_activations=any(each.get("type") == "float" for each in inputs),
-        blocks=_blocks(schemes),
     )
 
 
@@ -89,12 +73,7 @@ def with_activations(claim: QuantizationClaim | None, stored: StoredWeights) -> 
     return stored
 
 
-def require_true_claim(
-    path: Path,
-    claim: QuantizationClaim | None,
-    stored: StoredWeights,
-    linears: Sequence[Linear] = (),
-) -> None:
+def require_true_claim(path: Path, claim: QuantizationClaim | None, stored: StoredWeights) -> None:
     """Refuse a folder whose ``quantization_config`` contradicts its tensors."""
     config = path / ("config.json" if claim is None else claim.file)
     if claim is None:
@@ -122,58 +101,6 @@ def require_true_claim(
                 f"tensors are stored with {actual}",
                 fix="restore the config.json that was written with these weights",
             )
-    if claim.blocks is not None and claim.blocks != _IN_BLOCKS.get(stored.scheme, claim.blocks):
-        words = ("blocks", "rows") if claim.blocks else ("rows", "blocks")
-        raise CheckpointError(
-            f"{config} claims FP8 scales of {words[0]}, but the tensors have those of {words[1]}",
-            fix="restore the config.json that was written with these weights",
-        )
-    for sentence in _contradictions(claim, linears):
-        raise CheckpointError(f"{config}: {sentence}", fix="quantize the checkpoint again")
-
-
-def _contradictions(claim: QuantizationClaim, linears: Sequence[Linear]) -> Iterator[str]:
-    """Layers that ``ignore`` names and that are quantized, or the other way round.
-
-    Patterns may match anywhere, and a name may lack the first parts of the tensor's: libraries
-    rename the outer modules.
-    """
-    if claim.method != "compressed-tensors":
-        return
-    names = {each for each in claim.ignore if not each.startswith("re:")}
-    both = next((each.name for each in linears if each.quantized and each.name in names), None)
-    if both is not None:
-        yield f"quantization_config.ignore names {both}, but its weights are quantized"
-    if not claim.all_linears:
-        return
-    patterns = [_pattern(each) for each in claim.ignore]
-    for linear in linears:
-        if linear.quantized or _ROUTER.search(linear.name):
-            continue
-        if not any(pattern.search(linear.name) for pattern in patterns):
-            yield (
-                f"every linear layer is said to be quantized, but {linear.name} is stored in 16 "
-                "bits and quantization_config.ignore does not name it, so an engine would misread "
-                "it"
-            )
-            return
-
-
-def _pattern(ignored: str) -> re.Pattern[str]:
-    """One entry of ``ignore``; a plain name is compared from its layer on."""
-    if not ignored.startswith("re:"):
-        at = ignored.find("layers.")
-        return re.compile(f"(?:^|\\.){re.escape(ignored[max(at, 0) :])}(?:\\.|$)")
-    try:
-        return re.compile(ignored.removeprefix("re:"))
-    except re.error:
-        return re.compile("")
-
-
-def _blocks(schemes: Sequence[Mapping[str, Any]]) -> bool | None:
-    if any(each.get("strategy") == "block" or each.get("weight_block_size") for each in schemes):
-        return True
-    return False if any("strategy" in each for each in schemes) else None
 
 
 def _ints(schemes: Sequence[Mapping[str, Any]], keys: tuple[str, ...]) -> frozenset[int]:

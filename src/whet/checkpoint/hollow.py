@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint.hub import HubCheckpoint
-from whet.checkpoint.hub_errors import hub_errors
+from whet.checkpoint.hub import HubCheckpoint, hub_errors
 from whet.core.units import MIB
 
 _MARK: Final = ".headers-only"

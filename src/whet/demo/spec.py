@@ -33,7 +33,7 @@ engine:
 variants:
   default: {{prefix_cache: true}}     # vLLM's default, which savings are counted against
   draft+cache: {{prefix_cache: true, speculation: {{}}}}
-  small: {{weights: {draft}, prefix_cache: true}}   # the draft in the target's place: fast, and wrong
+  small: {{weights: {draft}, prefix_cache: true}}   # in the target's place: fast and wrong
 baseline: default
 traffic: {{log: {log}, keep_prompts: true}}   # requests of a support desk
 load:

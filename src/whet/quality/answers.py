@@ -121,7 +121,7 @@ def score_task(
         if (was := before.get(answer.id)) is not None and not (by_grade and was.grade is None)
     ]
     gains = [_value(now, by_grade=by_grade) - _value(was, by_grade=by_grade) for was, now in pairs]
-    test = compare_pairs(gains, by_grade=by_grade) if pairs else None
+    lost, gained, p_value = compare_pairs(gains, by_grade=by_grade) if pairs else (None, None, None)
     values = [_value(answer, by_grade=by_grade) for answer in answers]
     hits = sum(value >= GRADE_IS_RIGHT for value in values)
     baseline_values = [_value(was, by_grade=by_grade) for was, _ in pairs]
@@ -131,9 +131,9 @@ def score_task(
         right=hits,
         score=_mean(values) if by_grade else wilson(hits, len(answers)),
         baseline_right=sum(value >= GRADE_IS_RIGHT for value in baseline_values) if pairs else None,
-        lost=None if test is None else test.lost,
-        gained=None if test is None else test.gained,
-        p_value=None if test is None else test.p_value,
+        lost=lost,
+        gained=gained,
+        p_value=p_value,
         difference=_difference(pairs, gains, by_grade=by_grade) if pairs else None,
         graded=by_grade,
     )

@@ -126,12 +126,15 @@ class Questions:
 
 
 @dataclass(kw_only=True, slots=True)
-class CheckResults:
-    """The results of all checks: ``broken`` lists defects, ``missing`` gaps.
+class Checks:
+    """The checks of one variant, and their results: ``broken`` lists defects, ``missing`` gaps.
 
     ``no_golden`` says why there are no golden probes; it changes no verdict.
     """
 
+    endpoint: ModelEndpoint
+    plan: QualityPlan
+    questions: Questions
     distances: ServerDistances | None = None
     same_weights_reference: str | None = None
     same_weights_distances: ServerDistances | None = None
@@ -153,98 +156,155 @@ class CheckResults:
         finally:
             self.parts[part] = self.parts.get(part, 0.0) + time.monotonic() - started
 
+    def run(self, likelihood: Likelihood) -> None:
+        """Run the checks of the plan; ``likelihood`` is what the server said of the documents."""
+        with self.timed("distances"):
+            self._measure_distances(likelihood)
+        if self.plan.checks is None:
+            return
+        with self.timed("tokens"):
+            self._check_identity()
+        with self.timed("distances"):
+            self._check_same_weights(self.plan.checks, likelihood)
+        with self.timed("speculation"):
+            self._check_speculation(self.plan.checks)
+        with self.timed("golden"):
+            self._save_golden(self.plan.checks, likelihood)
 
-def run_checks(
-    endpoint: ModelEndpoint,
-    plan: QualityPlan,
-    questions: Questions,
-    likelihood: Likelihood,
-    results: CheckResults,
-) -> None:
-    """Run the checks of ``plan.checks`` and ``plan.spec``, and add them to ``results``.
+    def _measure_distances(self, likelihood: Likelihood) -> None:
+        """Store the likeliest tokens, and measure the distances from the baseline."""
+        arrays, baseline = self.plan.arrays, self.plan.baseline
+        if arrays is None or likelihood.missing or likelihood.broken:
+            return
+        if not likelihood.top:
+            self.missing += filter(None, (likelihood.top_missing,))
+            return
+        here = self._arrays(likelihood)
+        write_top_logprobs(arrays / f"{self.plan.variant}.npz", here)
+        if baseline is not None:
+            self.distances = self._distances_from(arrays, baseline, here)
 
-    ``likelihood`` is what the server answered to the documents before.
-    """
-    with results.timed("tokens"):
-        _check_identity(endpoint, plan, questions, results)
-    with results.timed("distances"):
-        _check_same_weights(endpoint, plan, questions, likelihood, results)
-    with results.timed("speculation"):
-        _check_speculation(endpoint, plan, questions, results)
-    with results.timed("golden"):
-        _save_golden(endpoint, plan, questions, likelihood, results)
+    def _check_identity(self) -> None:
+        """Compare how the server reads and writes tokens with the baseline's tokenizer.
 
-
-def _check_identity(
-    endpoint: ModelEndpoint, plan: QualityPlan, questions: Questions, results: CheckResults
-) -> None:
-    """Compare how the server reads and writes tokens with the baseline's tokenizer.
-
-    If the baseline's own server differs, the comparison says nothing about a variant.
-    """
-    before = plan.baseline.identity if plan.baseline is not None else None
-    if before is not None and before.problems:
-        return
-    chats = (task.messages for task in questions.tasks if not task.chat_template_kwargs)
-    results.identity = token_identity(
-        endpoint.url,
-        endpoint.model,
-        plan.tokenizer,
-        [task.messages[-1].content for task in questions.tasks[:_TEXTS]],
-        chats=list(islice(chats, _CHATS)),
-        variables=questions.variables,
-    )
-    if plan.baseline is None:
-        return
-    results.broken += results.identity.problems[:1]
-    if results.identity.missing is not None and (before is None or before.missing is None):
-        results.missing.append(results.identity.missing)
-
-
-def measure_distances(
-    plan: QualityPlan, questions: Questions, likelihood: Likelihood, results: CheckResults
-) -> None:
-    """Store the likeliest tokens, and add the distances from the baseline to ``results``."""
-    if plan.arrays is None or likelihood.missing or likelihood.broken:
-        return
-    if not likelihood.top:
-        results.missing += filter(None, (likelihood.top_missing,))
-        return
-    here = _arrays(questions, likelihood)
-    write_top_logprobs(plan.arrays / f"{plan.variant}.npz", here)
-    if plan.baseline is not None:
-        results.distances = _from(plan.arrays, plan.baseline, here, results)
-
-
-def _check_same_weights(
-    endpoint: ModelEndpoint,
-    plan: QualityPlan,
-    questions: Questions,
-    likelihood: Likelihood,
-    results: CheckResults,
-) -> None:
-    """Distances from the first variant that served the same weights."""
-    checks = plan.checks
-    if checks is None or plan.arrays is None or not likelihood.top:
-        return
-    here = _arrays(questions, likelihood)
-    if checks.same_weights_reference is None:
-        results.same_weights_reference = plan.variant
-        results.same_weights_distances = _repeated(endpoint, questions, here)
-        return
-    results.same_weights_reference = checks.same_weights_reference.variant
-    results.same_weights_distances = _from(
-        plan.arrays, checks.same_weights_reference, here, results
-    )
-    if results.same_weights_distances is not None:
-        problem = same_weights_problem(
-            results.same_weights_distances,
-            checks.same_weights_reference,
-            other_kernels=checks.other_kernels,
-            rounds=checks.rounds,
+        If the baseline's own server differs, the comparison says nothing about a variant.
+        """
+        plan, tasks = self.plan, self.questions.tasks
+        before = plan.baseline.identity if plan.baseline is not None else None
+        if before is not None and before.problems:
+            return
+        chats = (task.plain for task in tasks if not task.chat_template_kwargs)
+        self.identity = token_identity(
+            self.endpoint.url,
+            self.endpoint.model,
+            plan.tokenizer,
+            [task.messages[-1].content for task in tasks[:_TEXTS]],
+            chats=list(islice(chats, _CHATS)),
+            variables=self.questions.variables,
         )
-        results.broken += [] if problem is None else [problem]
-        results.scores_differ = problem is not None
+        if plan.baseline is None:
+            return
+        self.broken += self.identity.problems[:1]
+        if self.identity.missing is not None and (before is None or before.missing is None):
+            self.missing.append(self.identity.missing)
+
+    def _check_same_weights(self, checks: ChecksPlan, likelihood: Likelihood) -> None:
+        """Distances from the first variant that served the same weights."""
+        reference = checks.same_weights_reference
+        if self.plan.arrays is None or not likelihood.top:
+            return
+        here = self._arrays(likelihood)
+        if reference is None:
+            self.same_weights_reference = self.plan.variant
+            self.same_weights_distances = self._repeated(here)
+            return
+        self.same_weights_reference = reference.variant
+        distances = self._distances_from(self.plan.arrays, reference, here)
+        self.same_weights_distances = distances
+        if distances is not None:
+            problem = same_weights_problem(
+                distances, reference, other_kernels=checks.other_kernels, rounds=checks.rounds
+            )
+            self.broken += [] if problem is None else [problem]
+            self.scores_differ = problem is not None
+
+    def _repeated(self, here: TopLogprobs) -> ServerDistances | None:
+        """Score some documents again in other batches and in reverse order."""
+        count = min(_REPEATED, len(here.documents))
+        some = [at * len(here.documents) // count for at in range(count)][::-1]
+        concurrency = max(1, self.endpoint.concurrency // 4)
+        again = measure_likelihood(
+            replace(self.endpoint, concurrency=concurrency),
+            [self.questions.documents[at] for at in some],
+            vocab_size=self.questions.vocab_size,
+            top_k=here.top_k,
+        )
+        if not again.top:
+            return None
+        first = replace(here, documents=tuple(here.documents[at] for at in some))
+        return server_distances(replace(first, documents=again.top), first)
+
+    def _check_speculation(self, checks: ChecksPlan) -> None:
+        """Compare a speculating variant with the plain one, or store a plain one's answers."""
+        spec = self.plan.spec
+        if not spec.lossless_prompts:
+            return
+        prompts = _continuation_prompts(self.questions, spec.lossless_prompts)
+        if checks.is_plain:
+            sampling = _SAMPLING if spec.sampled else None
+            self.plain = plain_reference(self.endpoint, prompts, _GREEDY_TOKENS, sampling)
+        if checks.plain is None:
+            return
+        self.lossless = check_lossless(self.endpoint, checks.plain, prompts)
+        reasons = [f"speculation: {reason}" for reason in self.lossless.reasons]
+        if self.lossless.verdict == "fail":
+            self.broken += reasons
+        elif self.lossless.verdict == "unknown":
+            self.missing += reasons
+
+    def _save_golden(self, checks: ChecksPlan, likelihood: Likelihood) -> None:
+        """Store golden probes of this deployment for a monitor.
+
+        The baseline's probes are chosen once, and every variant is asked the same.
+        """
+        plan, count = self.plan, self.plan.spec.golden_probes
+        if checks.golden is None or not count or likelihood.missing or likelihood.broken:
+            return
+        try:
+            if plan.baseline is None:
+                unsure = [entropies_of(document) for document in likelihood.top] or None
+                probes = choose_probes(self.questions.documents, count, entropies=unsure)
+            else:
+                first = read_golden(checks.golden / f"{plan.baseline.variant}.json")
+                probes = [(probe.id, probe.prompt) for probe in first.probes]
+            taken = take_golden(self.endpoint, probes, plan.variant)
+        except (StorageError, UsageError, ValueError) as error:
+            self.no_golden = str(error)
+            return
+        self.no_golden = taken.missing
+        if taken.broken is not None:
+            self.broken.append(taken.broken)
+        if taken.probes:
+            write_json(checks.golden / f"{plan.variant}.json", taken)
+
+    def _arrays(self, likelihood: Likelihood) -> TopLogprobs:
+        return TopLogprobs(
+            # fewer than requested with a small vocabulary
+            top_k=likelihood.top[0].ids.shape[1] - 1,
+            data_sha256=self.questions.data_sha256,
+            documents=likelihood.top,
+        )
+
+    def _distances_from(
+        self, arrays: Path, other: QualityRecord, here: TopLogprobs
+    ) -> ServerDistances | None:
+        """Return the distances from an earlier variant, or None and record why they are missing."""
+        try:
+            there = read_top_logprobs(arrays / f"{other.variant}.npz", here.data_sha256)
+            return server_distances(here, there)
+        except (StorageError, UsageError, ValueError) as error:
+            self.missing.append(f"no distances from {other.variant}: {error}")
+            return None
 
 
 def same_weights_problem(
@@ -291,27 +351,6 @@ def same_weights_problem(
     )
 
 
-def _check_speculation(
-    endpoint: ModelEndpoint, plan: QualityPlan, questions: Questions, results: CheckResults
-) -> None:
-    """Compare a speculating variant with the plain one, or store a plain one's answers."""
-    checks, count = plan.checks, plan.spec.lossless_prompts
-    if checks is None or not count:
-        return
-    prompts = _continuation_prompts(questions, count)
-    if checks.is_plain:
-        sampling = _SAMPLING if plan.spec.sampled else None
-        results.plain = plain_reference(endpoint, prompts, _GREEDY_TOKENS, sampling)
-    if checks.plain is None:
-        return
-    results.lossless = check_lossless(endpoint, checks.plain, prompts)
-    reasons = [f"speculation: {reason}" for reason in results.lossless.reasons]
-    if results.lossless.verdict == "fail":
-        results.broken += reasons
-    elif results.lossless.verdict == "unknown":
-        results.missing += reasons
-
-
 def _continuation_prompts(questions: Questions, count: int) -> Prompts:
     """Return prompts to continue by name: tasks, and openings of held-out documents, after which
     sampled text has a choice and can show a difference."""
@@ -322,76 +361,3 @@ def _continuation_prompts(questions: Questions, count: int) -> Prompts:
     tasks = zip(questions.tasks, questions.prompts, strict=True)
     named = {task.id: ids for task, ids in islice(tasks, count - len(openings))}
     return named | openings
-
-
-def _save_golden(
-    endpoint: ModelEndpoint,
-    plan: QualityPlan,
-    questions: Questions,
-    likelihood: Likelihood,
-    results: CheckResults,
-) -> None:
-    """Store golden probes of this deployment for a monitor.
-
-    The baseline's probes are chosen once, and every variant is asked the same.
-    """
-    checks, count = plan.checks, plan.spec.golden_probes
-    if checks is None or checks.golden is None or not count:
-        return
-    if likelihood.missing or likelihood.broken:
-        return
-    try:
-        if plan.baseline is None:
-            unsure = [entropies_of(document) for document in likelihood.top] or None
-            probes = choose_probes(questions.documents, count, entropies=unsure)
-        else:
-            first = read_golden(checks.golden / f"{plan.baseline.variant}.json")
-            probes = [(probe.id, probe.prompt) for probe in first.probes]
-        taken = take_golden(endpoint, probes, plan.variant)
-    except (StorageError, UsageError, ValueError) as error:
-        results.no_golden = str(error)
-        return
-    results.no_golden = taken.missing
-    if taken.broken is not None:
-        results.broken.append(taken.broken)
-    if taken.probes:
-        write_json(checks.golden / f"{plan.variant}.json", taken)
-
-
-def _arrays(questions: Questions, likelihood: Likelihood) -> TopLogprobs:
-    return TopLogprobs(
-        top_k=likelihood.top[0].ids.shape[1] - 1,  # fewer than requested with a small vocabulary
-        data_sha256=questions.data_sha256,
-        documents=likelihood.top,
-    )
-
-
-def _from(
-    arrays: Path, other: QualityRecord, here: TopLogprobs, results: CheckResults
-) -> ServerDistances | None:
-    """Return the distances from an earlier variant, or None and record why they are missing."""
-    try:
-        there = read_top_logprobs(arrays / f"{other.variant}.npz", here.data_sha256)
-        return server_distances(here, there)
-    except (StorageError, UsageError, ValueError) as error:
-        results.missing.append(f"no distances from {other.variant}: {error}")
-        return None
-
-
-def _repeated(
-    endpoint: ModelEndpoint, questions: Questions, here: TopLogprobs
-) -> ServerDistances | None:
-    """Score some documents again in other batches and in reverse order."""
-    count = min(_REPEATED, len(here.documents))
-    some = [at * len(here.documents) // count for at in range(count)][::-1]
-    other = replace(endpoint, concurrency=max(1, endpoint.concurrency // 4))
-    again = measure_likelihood(
-        other,
-        [questions.documents[at] for at in some],
-        vocab_size=questions.vocab_size,
-        top_k=here.top_k,
-    )
-    if not again.top:
-        return None
-    first = replace(here, documents=tuple(here.documents[at] for at in some))
-    return server_distances(replace(first, documents=again.top), first)

@@ -31,7 +31,6 @@ import numpy as np
 
 from whet.client import Failure
 from whet.core.records.quality_checks import Divergence, GreedyParity, TwoSample
-from whet.core.records.summary import Estimate
 from whet.quality.asking import (
     ModelEndpoint,
     Reply,
@@ -41,7 +40,7 @@ from whet.quality.asking import (
     first_choice,
 )
 from whet.quality.data import Ids, identity
-from whet.quality.statistics import document_mean, mcnemar
+from whet.quality.statistics import mcnemar
 
 Tokens = tuple[int, ...] | tuple[str, ...]
 Prompts = Mapping[str, Ids]
@@ -118,7 +117,7 @@ def greedy_parity(
     plain server agrees with itself and this one does not, *gained* in the reverse case; ``p_value``
     is McNemar's exact test, one-sided toward lost, because agreeing more often than the plain
     server does with itself is not a defect. Under the null this server is one more draw of the
-    plain server's rounding. ``common`` resamples prompts.
+    plain server's rounding.
 
     All sides were asked the same prompts at the same length. Raises ``ValueError`` unless at least
     one was answered on every side, in the same form (ids or text).
@@ -131,23 +130,18 @@ def greedy_parity(
     divergences = [_divergence(row[0], row[1]) for row in rows]
     same = [divergence.at is None for divergence in divergences]
     aa = None if again is None else [row[2].tokens == row[1].tokens for row in rows]
+    p_value = None
+    if aa is not None:
+        pairs = list(zip(aa, same, strict=True))
+        lost, gained = pairs.count((True, False)), pairs.count((False, True))
+        p_value = mcnemar(lost, gained, alternative="greater")
     return GreedyParity(
         prompts=len(rows),
         same=sum(same),
         aa_same=None if aa is None else sum(aa),
-        common=_common(rows, divergences),
-        p_value=None if aa is None else _more_often_lost(aa, same),
+        p_value=p_value,
         divergences=tuple(divergences),
     )
-
-
-def _common(rows: Sequence[Sequence[Continuation]], divergences: Sequence[Divergence]) -> Estimate:
-    """Return the mean share of the longer continuation that both wrote."""
-    shares = [
-        1.0 if one.at is None else one.at / max(len(row[0].tokens), len(row[1].tokens))
-        for row, one in zip(rows, divergences, strict=True)
-    ]
-    return document_mean([(share, 1) for share in shares])
 
 
 def _divergence(here: Continuation, plain: Continuation) -> Divergence:
@@ -158,12 +152,6 @@ def _divergence(here: Continuation, plain: Continuation) -> Divergence:
         return Divergence(id=plain.id, tokens=len(plain.tokens), at=None, margin=None)
     margin = plain.margins[at] if at < len(plain.margins) else None
     return Divergence(id=plain.id, tokens=len(plain.tokens), at=at, margin=margin)
-
-
-def _more_often_lost(aa: Sequence[bool], same: Sequence[bool]) -> float:
-    pairs = list(zip(aa, same, strict=True))
-    lost, gained = pairs.count((True, False)), pairs.count((False, True))
-    return mcnemar(lost, gained, alternative="greater")
 
 
 def paired_rows(sides: Sequence[Mapping[str, Value]]) -> list[list[Value]]:

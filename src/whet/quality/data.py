@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from whet.quality.scoring import SCORERS
 from whet.requests import LoggedRequest, LogReader, media, plain_messages
 
 Ids = tuple[int, ...]
+Json = Mapping[str, Any]
 
 
 class Message(BaseModel, frozen=True):
@@ -28,14 +29,6 @@ class Message(BaseModel, frozen=True):
 
     role: str
     content: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldoutDocument:
-    """Text to score: a chat, rendered by the tokenizer's template, or plain text."""
-
-    messages: tuple[Message, ...] = ()
-    text: str = ""
 
 
 class Task(BaseModel, frozen=True):
@@ -52,6 +45,11 @@ class Task(BaseModel, frozen=True):
     max_tokens: Annotated[int, Field(ge=1)] = 256
     chat_template_kwargs: dict[str, Any] = {}
 
+    @property
+    def plain(self) -> list[Json]:
+        """The messages as a chat template takes them."""
+        return [message.model_dump() for message in self.messages]
+
     @model_validator(mode="after")
     def _known_scorer(self) -> Task:
         if self.scorer not in SCORERS:
@@ -63,7 +61,7 @@ class Task(BaseModel, frozen=True):
         return self
 
 
-def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
+def load_documents(path: Path, limit: int) -> list[LoggedRequest]:
     """At most ``limit`` documents, spread evenly over the file, so that no kind of text is cut off.
 
     The file is a request log, or has lines with "messages" or "text". Requests with token ids
@@ -81,20 +79,11 @@ def load_documents(path: Path, limit: int) -> list[HeldoutDocument]:
     size = min(limit, count)
     chosen = {index * count // size for index in range(size)}
     usable = enumerate(filter(_can_score, reader))
-    return [_document(request) for index, request in usable if index in chosen]
+    return [request for index, request in usable if index in chosen]
 
 
 def _can_score(request: LoggedRequest) -> bool:
     return request.prompt_token_ids is None and not media(request)
-
-
-def _document(request: LoggedRequest) -> HeldoutDocument:
-    if request.prompt is not None:
-        return HeldoutDocument(text=request.prompt + (request.output or ""))
-    messages = plain_messages(request)
-    return HeldoutDocument(
-        messages=tuple(Message(role=each["role"], content=each["content"]) for each in messages)
-    )
 
 
 def load_tasks(path: Path, limit: int) -> list[Task]:
@@ -171,20 +160,20 @@ class Encoder:
         """The variables that the chat template is given."""
         return self._template.variables
 
-    def document(self, document: HeldoutDocument) -> Ids:
+    def document(self, request: LoggedRequest) -> Ids:
         """A whole document: a chat without an opening for one more turn, or plain text."""
-        if document.messages:
-            return self._ids(self._chat(document.messages, {}, answered=True))
-        return tuple(self._tokenizer.encode(document.text))
+        if request.prompt is not None:
+            return tuple(self._tokenizer.encode(request.prompt + (request.output or "")))
+        return self._ids(self._chat(plain_messages(request), {}, answered=True))
 
     def task(self, task: Task) -> Ids:
         """A question up to where the assistant speaks."""
-        return self._ids(self._chat(task.messages, task.chat_template_kwargs))
+        return self._ids(self._chat(task.plain, task.chat_template_kwargs))
 
     def thinking(self, task: Task, tokens: int) -> Thinking | None:
         """How the model reasons, in at most ``tokens``, before it answers; None if it does not."""
         own = task.chat_template_kwargs
-        prompt = self._chat(task.messages, own)
+        prompt = self._chat(task.plain, own)
         variables, special = {**self.variables, **own}, self._tokenizer.all_special_tokens
         thinking = find_thinking(self._template.source, prompt, variables, special)
         return None if thinking is None else replace(thinking, tokens=tokens)
@@ -193,19 +182,19 @@ class Encoder:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _chat(
-        self, messages: Sequence[Message], own: Mapping[str, Any], *, answered: bool = False
+        self, messages: Sequence[Json], own: Mapping[str, Any], *, answered: bool = False
     ) -> str:
         if not self._template.source:
             raise UsageError(
                 f"the tokenizer in {self._folder} has no chat template",
                 fix='add one, or give held-out documents as {"text": …} and leave chat tasks out',
             )
-        plain = [{"role": message.role, "content": message.content} for message in messages]
+        plain = [{key: message[key] for key in ("role", "content")} for message in messages]
         try:
             return self._template.chat(plain, answered=answered, variables=own)
         except TemplateProblem as problem:
             raise UsageError(
-                f"{problem}, whose roles are {[m.role for m in messages]}",
+                f"{problem}, whose roles are {[message['role'] for message in plain]}",
                 fix="correct the roles in "
                 "the data file, or set quality.chat_template_kwargs to the variables that the "
                 "template needs",

@@ -116,10 +116,6 @@ _RESOLUTION: Final = 1e-6
 by it: more rest can only lower the divergence, so that rounding never adds to it."""
 
 
-_Positions = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]
-"""Figures of each position of one document: KL in nats, flipped, the mass compared."""
-
-
 def server_distances(variant: TopLogprobs, baseline: TopLogprobs) -> ServerDistances:
     """KL(baseline ‖ variant) and top-1 flips, position by position, on the same tokens.
 
@@ -130,14 +126,10 @@ def server_distances(variant: TopLogprobs, baseline: TopLogprobs) -> ServerDista
     pairs = list(zip(variant.documents, baseline.documents, strict=True))
     compared = [_compare(here, there) for here, there in pairs]
     documents = [
-        DocumentDistance(
-            tokens=len(kl),
-            kl=float(kl.sum()),
-            flips=int(flipped.sum()),
-        )
-        for kl, flipped, _ in compared
+        DocumentDistance(tokens=len(kl), kl=float(kl.sum()), flips=int(flipped.sum()))
+        for kl, flipped in compared
     ]
-    every_kl = np.concatenate([kl for kl, _, _ in compared])
+    every_kl = np.concatenate([kl for kl, _ in compared])
     return ServerDistances(
         kl=document_mean([(one.kl, one.tokens) for one in documents]),
         kl_p99=Estimate(
@@ -149,14 +141,16 @@ def server_distances(variant: TopLogprobs, baseline: TopLogprobs) -> ServerDista
         ),
         flips=document_mean([(one.flips, one.tokens) for one in documents]),
         top_k=top_k,
-        covered=float(np.concatenate([covered for _, _, covered in compared]).mean()),
         documents=tuple(documents),
     )
 
 
-def _compare(variant: TopDocument, baseline: TopDocument) -> _Positions:
-    """One document's positions; the arrays of tokens are [N, K + 1], a match of them [N, K + 1, …].
+def _compare(
+    variant: TopDocument, baseline: TopDocument
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """KL in nats and whether it is flipped, of each position of one document: [N] both.
 
+    The arrays of tokens are [N, K + 1], a match of them [N, K + 1, …].
     Where several tokens are likeliest alike, as 16-bit logits often have it, a position counts as
     flipped only if the two sides share none of them.
     """
@@ -168,8 +162,7 @@ def _compare(variant: TopDocument, baseline: TopDocument) -> _Positions:
     ours = np.where(match, variant.logprobs.astype(np.float64)[:, None, :], 0.0).sum(axis=2)
     p = np.where(common, np.exp(baseline.logprobs.astype(np.float64)), 0.0)
     log_ratio = np.where(common, baseline.logprobs - ours, 0.0)
-    covered = np.minimum(p.sum(axis=1), 1.0)
-    rest = 1.0 - covered
+    rest = 1.0 - np.minimum(p.sum(axis=1), 1.0)
     rest_variant = 1.0 - np.where(common, np.exp(ours), 0.0).sum(axis=1)
     bucket = rel_entr(rest, np.maximum(rest_variant, 0.0) + _RESOLUTION)
     # Of nearly equal rows a sum a little below zero is left.
@@ -177,4 +170,4 @@ def _compare(variant: TopDocument, baseline: TopDocument) -> _Positions:
     likeliest = baseline.logprobs == baseline.logprobs[:, :1]
     likeliest_variant = variant.logprobs == variant.logprobs[:, :1]
     shared = match & likeliest[:, :, None] & likeliest_variant[:, None, :]
-    return kl, ~shared.any(axis=(1, 2)), covered
+    return kl, ~shared.any(axis=(1, 2))

@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from whet.client import Failure
-from whet.core.errors import StorageError, UsageError
+from whet.core.errors import MeasurementError, StorageError, UsageError
 from whet.core.records.codec import decode
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
 from whet.core.store import read_json
@@ -37,6 +37,7 @@ from whet.quality.asking import (
 )
 from whet.quality.data import Ids
 from whet.quality.distances import TopDocument
+from whet.quality.likelihood import BrokenProbabilities
 
 TOP: Final = 5
 REPETITIONS: Final = 5
@@ -52,14 +53,6 @@ Probe = tuple[str, Ids]
 Logprobs = Mapping[int, float]
 """The likeliest next tokens of one prompt with their log-probabilities."""
 Entropies = Sequence[float | None]
-
-
-class _Missing(Exception):
-    """The server did not answer; the text says why."""
-
-
-class _Broken(Exception):
-    """The server's answer is not a probability."""
 
 
 def choose_probes(
@@ -139,9 +132,9 @@ def take_golden(
             first = _ask(endpoint, prompts, 0)
             follow = [max(logprobs, key=lambda token: logprobs[token]) for logprobs in first]
         turns = [_ask(endpoint, prompts, turn + 1) for turn in range(repetitions)]
-    except _Missing as error:
+    except MeasurementError as error:
         return GoldenProbes(variant=variant, probes=(), draws=(), missing=str(error))
-    except _Broken as error:
+    except BrokenProbabilities as error:
         return GoldenProbes(variant=variant, probes=(), draws=(), broken=str(error))
     draws = [
         # A token that is not listed has at most the smallest log-probability that is.
@@ -172,11 +165,11 @@ def _ask(endpoint: ModelEndpoint, prompts: Sequence[Ids], turn: int) -> list[Log
     limited = replace(endpoint, concurrency=concurrency)
     replies = ask(limited, [_body(prompts[index]) for index in order])
     if any(is_not_a_number(reply) for reply in replies):
-        raise _Broken(_NAN)
+        raise BrokenProbabilities(_NAN)
     failures = [describe(reply) for reply in replies if isinstance(reply, Failure)]
     missing = describe_missing(failures, len(replies), "golden probes failed")
     if missing is not None:
-        raise _Missing(missing)
+        raise MeasurementError(missing)
     answers = {index: _logprobs(first_choice(r)) for index, r in zip(order, replies, strict=True)}
     return [answers[index] for index in range(len(prompts))]
 
@@ -196,18 +189,18 @@ def _logprobs(choice: Mapping[str, Any]) -> Logprobs:
     """Read the tokens of ``logprobs.top_logprobs[0]`` by id."""
     top = ((choice.get("logprobs") or {}).get("top_logprobs") or [None])[0]
     if not isinstance(top, dict) or not top:
-        raise _Missing("the server leaves logprobs out of its replies")
+        raise MeasurementError("the server leaves logprobs out of its replies")
     logprobs: dict[int, float] = {}
     for name, value in top.items():
         number = name.removeprefix(_ID_PREFIX)
         if number == name or not number.isdecimal():
-            raise _Missing(
+            raise MeasurementError(
                 "the server names tokens by their text and not by id "
                 "(it does not know return_tokens_as_token_ids)"
             )
         logprobs[int(number)] = float(value) if isinstance(value, int | float) else math.nan
     if not all(math.isfinite(value) for value in logprobs.values()):
-        raise _Broken(_NAN)
+        raise BrokenProbabilities(_NAN)
     return logprobs
 
 

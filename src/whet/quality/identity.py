@@ -1,4 +1,4 @@
-"""Compare how a server reads, writes and ends text with the baseline's tokenizer.
+"""Compare how a server reads and writes text with the baseline's tokenizer.
 
 Prompts are sent as token ids, so a server with another tokenizer may score well and still read a
 user's text as other tokens. Local files are compared before anything starts
@@ -7,7 +7,6 @@ user's text as other tokens. Local files are compared before anything starts
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,11 @@ from typing import Any, Final
 from whet.checkpoint import load_tokenizer
 from whet.checkpoint.chat import FIXED_DATE, ChatTemplate
 from whet.client import Failure, post_many
-from whet.core.errors import CheckpointError
 from whet.core.records.quality_checks import TokenIdentity
-from whet.quality.asking import Reply, describe, first_choice
-from whet.quality.data import Message
+from whet.quality.asking import Reply, describe
 
 _CONCURRENCY: Final = 4
 _TIMEOUT_S: Final = 120.0
-_MOST_FORCED: Final = 64
 _CUT: Final = 60
 _DATE: Final = {"date_string": FIXED_DATE.strftime("%d %b %Y")}
 PROBES: Final = (
@@ -38,11 +34,13 @@ PROBES: Final = (
 """Texts that tokenizers are known to split differently."""
 
 
+_FIELDS: Final = {"/tokenize": ("tokens",), "/detokenize": ("prompt", "content", "text")}
+"""The field of a reply: of vLLM, llama-server, and SGLang, which leaves specials out."""
+
 Ids = list[int]
-
-
-_Request = tuple[str, Sequence[Mapping[str, Any]], tuple[str, ...]]
-"""A path, the bodies that are posted there, and the field to read of replies, by any name."""
+Body = Mapping[str, Any]
+_Part = tuple[list[str], str | None]
+"""Problems in words, and why something could not be compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,20 +51,9 @@ class _Server:
     model: str
     tokenizer: Any
 
-    def post(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[Reply]:
-        full = [{"model": self.model, **body} for body in bodies]
-        return [*post_many(self.url, path, full, concurrency=_CONCURRENCY, timeout_s=_TIMEOUT_S)]
-
-    def fields(self, request: _Request) -> list[Any]:
-        """Return the requested field of each reply, or its failure."""
-        path, bodies, names = request
-        gap = Failure(error="bad_json", detail=f"a reply without {' or '.join(names)}")
-        return [
-            reply
-            if isinstance(reply, Failure)
-            else next((reply[name] for name in names if reply.get(name)), gap)
-            for reply in self.post(path, bodies)
-        ]
+    def encode(self, text: str, *, specials: bool = True) -> Ids:
+        """Return the baseline's ids of a text."""
+        return list(self.tokenizer(text, add_special_tokens=specials, verbose=False)["input_ids"])
 
     def show(self, value: Ids | str) -> str:
         """Return ids with the start of their text, or a text, short enough for a sentence."""
@@ -75,9 +62,36 @@ class _Server:
         few = f"{list(value)}" if len(value) <= 8 else f"{list(value[:8])} and more"
         return f"{few} {_shown(self.tokenizer.decode(value))}"
 
-    def encode(self, text: str, *, specials: bool = True) -> Ids:
-        """Return the baseline's ids of a text."""
-        return list(self.tokenizer(text, add_special_tokens=specials, verbose=False)["input_ids"])
+    def compare(
+        self, path: str, bodies: Sequence[Body], wanted: Sequence[Ids | str], what: str
+    ) -> _Part:
+        """Post ``bodies`` and compare a field of the replies with ``wanted``.
+
+        ``what`` begins the sentence of a problem.
+        """
+        full = [{"model": self.model, **body} for body in bodies]
+        replies = post_many(self.url, path, full, concurrency=_CONCURRENCY, timeout_s=_TIMEOUT_S)
+        failures, pairs = [], []
+        for reply, there in zip(replies, wanted, strict=True):
+            here = _field(reply, _FIELDS[path])
+            if isinstance(here, Failure):
+                failures.append(describe(here))
+            elif here != there:
+                pairs.append((self.show(here), self.show(there)))
+        gap = f"the server does not answer {path} ({failures[0]})" if failures else None
+        if not pairs:
+            return [], gap
+        here, there = pairs[0]
+        share = f"{len(pairs)} of {len(wanted)}"
+        return [f"{what} ({share}): {here} instead of {there} by the baseline's tokenizer"], gap
+
+
+def _field(reply: Reply, names: Sequence[str]) -> Any:
+    """Return the first of the named fields that a reply has, or its failure."""
+    if isinstance(reply, Failure):
+        return reply
+    gap = Failure(error="bad_json", detail=f"a reply without {' or '.join(names)}")
+    return next((reply[name] for name in names if reply.get(name)), gap)
 
 
 def token_identity(
@@ -86,29 +100,27 @@ def token_identity(
     tokenizer_folder: Path,
     texts: Sequence[str],
     *,
-    chats: Sequence[Sequence[Message]] = (),
+    chats: Sequence[Sequence[Body]] = (),
     variables: Mapping[str, Any] | None = None,
 ) -> TokenIdentity:
     """Compare the server's tokens with those of the baseline's folder.
 
-    Compares the ids of ``texts`` and ``PROBES``, the text of these ids, the ids of ``chats`` by the
-    server's own template with ``variables``, and the ids that end an answer. A chat in which the
-    server writes today's date is left out. ``checked`` counts the texts, ``missing``
-    says what the server did not answer. Raises ``CheckpointError`` if the folder has no tokenizer.
+    Compares the ids of ``texts`` and ``PROBES``, the text of these ids, and the ids of ``chats`` by
+    the server's own template with ``variables``. A chat in which the server writes today's date is
+    left out. ``checked`` counts the texts, ``missing`` says what the server did not answer. Raises
+    ``CheckpointError`` if the folder has no tokenizer.
     """
     server = _Server(url=server_url, model=model, tokenizer=load_tokenizer(tokenizer_folder))
     every = [*PROBES, *texts]
     ids = [server.encode(text) for text in every]
-    reading = ("/tokenize", [_to_read(text) for text in every], ("tokens",))
-    written = ("prompt", "content", "text")  # vLLM, llama-server, SGLang, which leaves specials out
     bodies = [{"tokens": each, "skip_special_tokens": False} for each in ids]
-    writing = ("/detokenize", bodies, written)
     decoded = [str(server.tokenizer.decode(each)) for each in ids]
     parts = [
-        _compare(server, reading, ids, "a text is read as other tokens"),
-        _compare(server, writing, decoded, "token ids are written as other text"),
+        server.compare(
+            "/tokenize", list(map(_to_read, every)), ids, "a text is read as other tokens"
+        ),
+        server.compare("/detokenize", bodies, decoded, "token ids are written as other text"),
         _compare_chats(server, chats, variables or {}),
-        _compare_ends(server, _end_ids(tokenizer_folder, server.tokenizer)),
     ]
     gaps = dict.fromkeys(gap for _, gap in parts if gap is not None)
     return TokenIdentity(
@@ -124,106 +136,23 @@ def _to_read(text: str) -> dict[str, Any]:
     return {**vllm, "content": text, "add_special": True, "parse_special": True}
 
 
-_Part = tuple[list[str], str | None]
-"""Problems in words, and why something could not be compared."""
-
-
-def _compare(server: _Server, request: _Request, wanted: Sequence[Ids | str], what: str) -> _Part:
-    """Compare one field of the replies with ``wanted``; ``what`` begins the problem's sentence."""
-    replies = server.fields(request)
-    failed = [each for each in replies if isinstance(each, Failure)]
-    gap = f"the server does not answer {request[0]} ({describe(failed[0])})" if failed else None
-    pairs = [
-        (here, there)
-        for here, there in zip(replies, wanted, strict=True)
-        if not isinstance(here, Failure) and here != there
-    ]
-    if not pairs:
-        return [], gap
-    here, there = (server.show(side) for side in pairs[0])
-    return [
-        f"{what} ({len(pairs)} of {len(wanted)}): {here} instead of {there} by the baseline's "
-        "tokenizer"
-    ], gap
-
-
 def _compare_chats(
-    server: _Server, chats: Sequence[Sequence[Message]], variables: Mapping[str, Any]
+    server: _Server, chats: Sequence[Sequence[Body]], variables: Mapping[str, Any]
 ) -> _Part:
     """Compare the ids of chats by the server's own template, with the assistant's turn open."""
     template = ChatTemplate(server.tokenizer, variables=variables)
     if not template.source:
         return [], None
-    plain = [[{"role": each.role, "content": each.content} for each in chat] for chat in chats]
     if template.takes_date:
         template = template.with_variables({**_DATE, **variables})
-    undated = [template.folded(chat) for chat in plain if not template.shows_date(chat)]
+    undated = [template.folded(chat) for chat in chats if not template.shows_date(chat)]
     if not undated:
         return [], None
     ids = [server.encode(text, specials=False) for text, _ in undated]
     more = {"chat_template_kwargs": template.variables} if template.variables else {}
     bodies = [{"messages": chat, "add_generation_prompt": True, **more} for _, chat in undated]
-    request = ("/tokenize", bodies, ("tokens",))
-    return _compare(server, request, ids, "a chat by the server's template is read as other tokens")
-
-
-def _compare_ends(server: _Server, ends: frozenset[int]) -> _Part:
-    """Compare which ids end an answer: each is forced as the only token allowed.
-
-    An answer of two such tokens went on after the first. Added tokens are tried as well: one may be
-    set as an end by mistake.
-    """
-    if not ends:
-        return [], "the baseline's folder names no end of sequence"
-    added = sorted(server.tokenizer.added_tokens_decoder.keys() - ends)
-    forced = [*sorted(ends), *added][:_MOST_FORCED]
-    prompt = {"prompt": server.encode("a"), "max_tokens": 2, "temperature": 0.0}
-    bodies = [{**prompt, "allowed_token_ids": [i], "return_token_ids": True} for i in forced]
-    problems, silent = [], 0
-    for token, reply in zip(forced, server.post("/v1/completions", bodies), strict=True):
-        ended = _ended(reply, token)
-        name = f"token id {token} ({_shown(server.tokenizer.decode([token]))})"
-        if ended is None:
-            silent += 1
-        elif token in ends and not ended:
-            problems.append(f"{name} does not end an answer, and does on the baseline")
-        elif ended and token not in ends:
-            problems.append(f"{name} ends an answer, and does not on the baseline")
-    gap = (
-        f"which tokens end an answer is unknown for {silent} of {len(forced)}: the server does not "
-        "support allowed_token_ids or return_token_ids"
-    )
-    return problems, gap if silent else None
-
-
-def _ended(reply: Reply, token: int) -> bool | None:
-    """Return whether a forced token ended the answer; None if the reply does not show it."""
-    choice = first_choice(reply)
-    ids, reason = choice.get("token_ids"), choice.get("finish_reason")
-    if ids == [token] and reason == "stop":
-        return True
-    return False if ids == [token, token] else None
-
-
-def _end_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
-    """Return the ids that end an answer: the tokenizer's and the generation config's.
-
-    config.json counts if there is no generation_config.json (vLLM and transformers alike).
-    """
-    ends = set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
-    files = (folder / name for name in ("generation_config.json", "config.json"))
-    file = next((file for file in files if file.exists()), None)
-    if file is not None:
-        try:
-            value = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-        except (ValueError, AttributeError) as error:
-            raise CheckpointError(
-                f"{file} is not a JSON object", fix="copy it from the model"
-            ) from error
-        ends |= {
-            each for each in (value if isinstance(value, list) else [value]) if each is not None
-        }
-    return frozenset(ends)
+    what = "a chat by the server's template is read as other tokens"
+    return server.compare("/tokenize", bodies, ids, what)
 
 
 def _shown(text: str) -> str:

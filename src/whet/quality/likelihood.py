@@ -56,9 +56,9 @@ class BrokenProbabilities(ValueError):
     """A log-probability that is NaN or minus infinity; never leaves this package."""
 
 
-_Scored = tuple[Nll, TopDocument | None]
+Scored = tuple[Nll, TopDocument | None]
 """One document's figures; the second is None if not requested or if too few were named."""
-_Result = _Scored | BrokenProbabilities | Failure | None
+_Result = Scored | BrokenProbabilities | Failure | None
 
 
 def measure_likelihood(
@@ -76,9 +76,9 @@ def measure_likelihood(
     prompt's own tokens only.
     """
     wanted = named = min(top_k, vocab_size)
-    missing = probe(endpoint, documents[0], wanted)
+    missing = _probe(endpoint, documents[0], wanted)
     if wanted and missing is not None and _REFUSED in missing:
-        named, missing = 0, probe(endpoint, documents[0])
+        named, missing = 0, _probe(endpoint, documents[0])
     if missing is not None:
         return Likelihood(missing=missing)
     longest = max(len(document) for document in documents)
@@ -98,9 +98,9 @@ def _score(
 ) -> list[_Result]:
     """Read each reply on arrival, so that few whole replies are in memory at a time."""
 
-    def read(index: int, reply: dict[str, Any]) -> _Scored | BrokenProbabilities | None:
+    def read(index: int, reply: dict[str, Any]) -> Scored | BrokenProbabilities | None:
         try:
-            return _read(reply, documents[index], top_k)
+            return read_scores(reply, documents[index], top_k)
         except BrokenProbabilities as error:
             return error
 
@@ -144,7 +144,7 @@ def _collect(results: Sequence[_Result], top_k: int) -> Likelihood:
     )
 
 
-def probe(endpoint: ModelEndpoint, document: Ids, top_k: int = 0) -> str | None:
+def _probe(endpoint: ModelEndpoint, document: Ids, top_k: int = 0) -> str | None:
     """Return why this server cannot score a prompt, or None if it can.
 
     Some servers accept the request and leave the figures out. A figure that is not a number counts
@@ -157,10 +157,10 @@ def probe(endpoint: ModelEndpoint, document: Ids, top_k: int = 0) -> str | None:
             return None
         return f"the server does not answer a request for prompt_logprobs ({describe(reply)})"
     try:
-        pair = nll_of(reply, short)
+        scores = read_scores(reply, short)
     except BrokenProbabilities:
         return None
-    return "the server leaves prompt_logprobs out of its replies" if pair is None else None
+    return "the server leaves prompt_logprobs out of its replies" if scores is None else None
 
 
 def bounded(concurrency: int, tokens: int, vocab_size: int) -> int:
@@ -172,18 +172,12 @@ def _body(ids: Ids, top_k: int) -> dict[str, Any]:
     return {"prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top_k}
 
 
-def nll_of(reply: dict[str, Any], ids: Ids) -> Nll | None:
-    """Return (Σ −log p, tokens) of a prompt from vLLM's reply, without the first token.
+def read_scores(reply: dict[str, Any], ids: Ids, top_k: int = 0) -> Scored | None:
+    """Return (Σ −log p, tokens) of a document without its first token, and its likeliest tokens.
 
     None if the reply lacks the figure of some token. Raises ``BrokenProbabilities`` for NaN or
     minus infinity.
     """
-    scored = _read(reply, ids, 0)
-    return None if scored is None else scored[0]
-
-
-def _read(reply: dict[str, Any], ids: Ids, top_k: int) -> _Scored | None:
-    """Read one document's figures from its reply; see ``nll_of``."""
     entries = first_choice(reply).get("prompt_logprobs")
     if not isinstance(entries, list) or len(entries) != len(ids) or len(ids) < _SHORTEST:
         return None
@@ -193,7 +187,9 @@ def _read(reply: dict[str, Any], ids: Ids, top_k: int) -> _Scored | None:
         figures = entry.get(str(token)) if isinstance(entry, dict) else None
         if not isinstance(figures, dict) or "logprob" not in figures:
             return None
-        own.append(_own_logprob(figures["logprob"], position))
+        own.append(_number(figures["logprob"], position))
+        if own[-1] <= _CLAMPED:
+            raise BrokenProbabilities(f"prompt token {position} of held-out text has probability 0")
         if top_k:
             positions.append(_named(entry, position))
     complete = top_k > 0 and all(len(named) >= top_k for named in positions)
@@ -208,14 +204,6 @@ def _named(entry: dict[str, Any], position: int) -> list[tuple[int, float]]:
         for token, value in entry.items()
         if isinstance(value, dict) and "logprob" in value and token.isdecimal()
     ]
-
-
-def _own_logprob(value: object, position: int) -> float:
-    """Read the log-probability of the prompt's own token, which cannot be minus infinity."""
-    number = _number(value, position)
-    if number <= _CLAMPED:
-        raise BrokenProbabilities(f"prompt token {position} of held-out text has probability 0")
-    return number
 
 
 def _number(value: object, position: int) -> float:

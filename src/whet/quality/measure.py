@@ -21,18 +21,12 @@ from whet.quality.answers import (
     tasks_at_chance,
 )
 from whet.quality.asking import ModelEndpoint, part_of
-from whet.quality.checks import (
-    CheckResults,
-    QualityPlan,
-    Questions,
-    measure_distances,
-    run_checks,
-)
+from whet.quality.checks import Checks, QualityPlan, Questions
 from whet.quality.data import Encoder, Ids, Task, identity, load_documents, load_tasks
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference
 from whet.quality.statistics import Nll, broken_documents, perplexity, perplexity_ratio
-from whet.quality.verdicts import Findings, detectable_loss, verdicts
+from whet.quality.verdicts import Findings, verdicts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +55,9 @@ def measure_quality(
         counter_names=plan.counter_names,
         dialect=plan.dialect,
     )
-    results = CheckResults()
+    checks = Checks(endpoint=endpoint, plan=plan, questions=questions)
     total = len(questions.documents) + len(questions.tasks)
-    with results.timed("likelihood"):
+    with checks.timed("likelihood"):
         likelihood = measure_likelihood(
             endpoint,
             questions.documents,
@@ -71,7 +65,7 @@ def measure_quality(
             top_k=plan.spec.top_logprobs if plan.arrays else 0,
             progress=part_of(progress, 0, total),
         )
-    with results.timed("tasks"):
+    with checks.timed("tasks"):
         answers = answer_tasks(
             endpoint,
             questions.tasks,
@@ -79,12 +73,9 @@ def measure_quality(
             thinking=questions.thinking,
             progress=part_of(progress, len(questions.documents), total),
         )
-    with results.timed("distances"):
-        measure_distances(plan, questions, likelihood, results)
-    if plan.checks is not None:
-        run_checks(endpoint, plan, questions, likelihood, results)
-    record = _record(plan, questions, likelihood, answers, results)
-    return Measured(record=replace(record, seconds=time.monotonic() - started), plain=results.plain)
+    checks.run(likelihood)
+    record = replace(_record(checks, likelihood, answers), seconds=time.monotonic() - started)
+    return Measured(record=record, plain=checks.plain)
 
 
 def _questions(plan: QualityPlan) -> Questions:
@@ -128,14 +119,9 @@ def encode_documents(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Id
     )
 
 
-def _record(
-    plan: QualityPlan,
-    questions: Questions,
-    likelihood: Likelihood,
-    answers: Answers,
-    results: CheckResults,
-) -> QualityRecord:
+def _record(results: Checks, likelihood: Likelihood, answers: Answers) -> QualityRecord:
     """The record with the gate's verdict on it."""
+    plan, questions = results.plan, results.questions
     measured = QualityRecord(
         variant=plan.variant,
         baseline=plan.variant if plan.baseline is None else plan.baseline.variant,
@@ -193,16 +179,14 @@ def _findings(
     ratio, unpaired = (one, None) if baseline is None else paired_ratio(record, baseline)
     # Answers to other questions are not paired, even under the same ids.
     paired = baseline if baseline and baseline.data_sha256 == record.data_sha256 else None
-    first, *more = broken or (None,)
-    gap, *gaps = missing or (None,)
     return Findings(
         ratio=ratio,
         tasks=score_tasks(record.answers, paired),
         answers=record.answers,
         baseline=paired,
         at_chance=tasks_at_chance(tasks, record.answers if paired is None else paired.answers),
-        broken=tuple(filter(None, (first, broken_document(record.nll, paired), *more))),
-        missing=tuple(filter(None, (gap, unpaired, *gaps))),
+        broken=tuple(filter(None, (broken_document(record.nll, paired), *broken))),
+        missing=tuple(filter(None, (unpaired, *missing))),
     )
 
 
@@ -215,7 +199,6 @@ def _judged(
         perplexity_ratio=findings.ratio,
         tasks=tuple(findings.tasks),
         verdicts=judged,
-        detectable_loss=detectable_loss(findings),
         reason=reason,
     )
 

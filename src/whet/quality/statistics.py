@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -32,8 +31,6 @@ _FEWEST_TOKENS: Final = 16
 """In a shorter document a single token can move the mean by ``BROKEN_NATS``."""
 
 SIGNIFICANCE: Final = 0.05
-POWER: Final = 0.8
-_RESOLUTION: Final = 1e-4
 _COUNTED: Final = 14
 _SIGN_PATTERNS: Final = 20_480
 _SAME_DIGITS: Final = 9
@@ -175,21 +172,20 @@ def share_difference(pairs: Sequence[tuple[bool, bool]]) -> Estimate:
     there, here = wilson(before, n), wilson(now, n)
     phi = _correlation(pairs)
     value = (now - before) / n
-    low = _joined(_below(here), _above(there), phi)
-    high = _joined(_above(here), _below(there), phi)
+
+    def joined(left: float, right: float) -> float:
+        return float(np.sqrt(left**2 - 2 * phi * left * right + right**2))
+
+    (here_below, here_above), (there_below, there_above) = map(_margins, (here, there))
+    low, high = joined(here_below, there_above), joined(here_above, there_below)
     return Estimate(value=value, low=value - low, high=value + high, samples=n)
 
 
-def _joined(left: float, right: float, phi: float) -> float:
-    return float(np.sqrt(left**2 - 2 * phi * left * right + right**2))
-
-
-def _below(share: Estimate) -> float:
-    return share.value - (share.low or 0.0)
-
-
-def _above(share: Estimate) -> float:
-    return (1.0 if share.high is None else share.high) - share.value
+def _margins(share: Estimate) -> tuple[float, float]:
+    """Return how far the ends of an interval are below and above its value."""
+    assert share.low is not None
+    assert share.high is not None
+    return share.value - share.low, share.high - share.value
 
 
 def _correlation(pairs: Sequence[tuple[bool, bool]]) -> float:
@@ -226,28 +222,14 @@ def sign_flip(differences: Sequence[float]) -> float:
     return float((extreme + drawn) / (len(sums) + drawn))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairedTest:
-    """Values against the baseline's on the same questions.
+def compare_pairs(gains: Sequence[float], *, by_grade: bool) -> tuple[int, int, float]:
+    """Return how many values got worse and better, and the p-value of the change.
 
-    ``lost`` and ``gained`` count values that got worse and better. ``p_value`` is McNemar's exact
-    test for 0 and 1, a sign-flip test for grades.
+    ``gains`` are the value here minus the baseline's per question; without ``by_grade`` each is
+    −1, 0 or 1, tested by McNemar's exact test, with it by random signs.
     """
-
-    lost: int
-    gained: int
-    p_value: float
-
-
-def compare_pairs(gains: Sequence[float], *, by_grade: bool) -> PairedTest:
-    """Test ``gains``, the value here minus the baseline's per question, signed so that more is
-    better; without ``by_grade`` each is −1, 0 or 1."""
     lost, gained = sum(d < -_SAME for d in gains), sum(d > _SAME for d in gains)
-    return PairedTest(
-        lost=lost,
-        gained=gained,
-        p_value=sign_flip(gains) if by_grade else mcnemar(lost, gained),
-    )
+    return lost, gained, sign_flip(gains) if by_grade else mcnemar(lost, gained)
 
 
 def worse(score: TaskScore) -> bool:
@@ -269,38 +251,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = highest
     return adjusted
-
-
-@cache
-def detectable_drop(
-    n: int, gained_share: float = 0.0, significance: float = SIGNIFICANCE
-) -> float | None:
-    """Return the smallest net loss that McNemar's exact test detects with 80 % power.
-
-    Of ``n`` pairs a rate d + g is lost and g = ``gained_share`` gained, so d is the loss in the
-    share of right answers (Connor 1987, computed exactly over the binomial number of discordant
-    pairs). None if not even losing every pair would be detected.
-    """
-    g = gained_share
-    low, high = 0.0, 1.0 - 2 * g
-    if high <= 0 or _power(n, high, g, significance) < POWER:
-        return None
-    while high - low > _RESOLUTION:
-        middle = (low + high) / 2
-        enough = _power(n, middle, g, significance) >= POWER
-        low, high = (low, middle) if enough else (middle, high)
-    return high
-
-
-def _power(n: int, drop: float, g: float, significance: float) -> float:
-    """Return the probability that a true net loss ``drop`` gives a significant loss."""
-    from scipy.stats import binom
-
-    discordant_rate = drop + 2 * g
-    if discordant_rate <= 0:
-        return 0.0
-    discordant = np.arange(1, n + 1)
-    # Two-sided: lost ≥ the (1 − α/2) point of a fair coin, plus one as the tail must be ≤ α/2.
-    critical = binom.isf(significance / 2, discordant, 0.5) + 1
-    power = binom.sf(critical - 1, discordant, (drop + g) / discordant_rate)
-    return float(np.sum(binom.pmf(discordant, n, discordant_rate) * power))

@@ -22,12 +22,11 @@ without another task the verdict is unknown. So it is where over a tenth of the 
 side are reasoning that did not end.
 
 A test that finds no loss does not prove its absence: each score has the interval of its
-difference, and the record the loss that all tasks together detect.
+difference.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -36,11 +35,12 @@ from whet.core.records.quality import QualityRecord, TaskAnswer, TaskScore
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.records.summary import Estimate
 from whet.quality.degenerate import SILENT_SHARE, degenerate, says_nothing
-from whet.quality.statistics import SIGNIFICANCE, detectable_drop, holm, mcnemar, worse
+from whet.quality.statistics import SIGNIFICANCE, holm, mcnemar, worse
 
 MIN_DOCUMENTS: Final = 60
 """With fewer, skewed losses pass wrongly too often (``benchmarks/gate_coverage.py``)."""
-_MOST_NAMED: Final = 100_000
+_FEWEST_QUESTIONS: Final = 6
+"""If all of fewer are lost, McNemar's p is still above 0.05."""
 _DEGENERATE: Final = "text that is not degenerate"
 _DEGENERATE_SIGNIFICANCE: Final = 0.01
 _UNFINISHED_SHARE: Final = 0.1
@@ -91,22 +91,6 @@ def verdicts(
     return tuple(zip(tolerances, words, strict=True)), "; ".join(reasons) or None
 
 
-def detectable_loss(findings: Findings) -> float | None:
-    """Return the smallest loss in the share of right answers, all tasks together, that is detected.
-
-    With 80 % power, by the test of all tasks at the first step of Holm's correction. None without
-    pairs, and where not even the loss of every right answer would be detected.
-    """
-    scores = _right_or_wrong(_usable(findings))
-    questions = sum(score.n for score in scores)
-    if not questions:
-        return None
-    gained = sum(score.gained or 0 for score in scores) / questions
-    right = sum(score.baseline_right or 0 for score in scores) / questions
-    drop = detectable_drop(questions, gained, SIGNIFICANCE / len(_rows(findings)))
-    return drop if drop is not None and drop <= right else None
-
-
 def _judge(findings: Findings, tolerance: float) -> GateVerdict:
     """Judge perplexity alone. The baseline passes: others are judged by it."""
     ratio = findings.ratio
@@ -140,26 +124,9 @@ def _perplexity(
             )
         else:
             yield (
-                f"{change}, inconclusive at {_listed(unsure)} with {ratio.samples} documents: "
-                f"{_more_documents(ratio, unsure)}; give more held-out text"
+                f"{change}, inconclusive at {_listed(unsure)} with {ratio.samples} documents; "
+                "give more held-out text"
             )
-
-
-def _more_documents(ratio: Estimate, tolerances: Sequence[float]) -> str:
-    """Say how many more documents would decide if the change stays as measured.
-
-    The interval narrows as 1 ÷ √n on the log scale.
-    """
-    needed = 0.0
-    for tolerance in tolerances:
-        end = ratio.high if ratio.value < 1 + tolerance else ratio.low
-        gap = abs(math.log((1 + tolerance) / ratio.value))
-        if end is None or gap == 0:
-            return "how many more would decide is not known"
-        needed = max(needed, ratio.samples * (abs(math.log(end / ratio.value)) / gap) ** 2)
-    more = max(1, math.ceil(needed) - ratio.samples)
-    count = f"about {more:,}" if more <= _MOST_NAMED else f"more than {_MOST_NAMED:,}"
-    return f"{count} more would decide if the change stays the same"
 
 
 def _refusal(findings: Findings) -> list[str]:
@@ -310,11 +277,7 @@ def _unfinished(findings: Findings) -> tuple[list[str], bool]:
 
 def _blind(scores: Sequence[TaskScore]) -> list[str]:
     """Name tasks too small to detect any loss; this changes no verdict."""
-    blind = [
-        score.task
-        for score in scores
-        if not score.graded and detectable_drop(score.n, (score.gained or 0) / score.n) is None
-    ]
+    blind = [each.task for each in scores if not each.graded and each.n < _FEWEST_QUESTIONS]
     return [f"too few questions to detect a loss in {', '.join(blind)}"] if blind else []
 
 

@@ -102,13 +102,6 @@ _LATENT: Final = "kv_a_proj_with_mqa"
 CACHED: Final = ("v_proj", "qkv_proj")
 """The linears that make the values of a KV cache."""
 _READ_ATTENTION_NORM: Final = frozenset({"q_proj", "qkv_proj", "q_a_proj", _LATENT})
-_SIBLINGS: Final = {
-    "q_proj": ("k_proj", "v_proj", "o_proj"),
-    "qkv_proj": ("o_proj",),
-    "gate_proj": ("up_proj", "down_proj"),
-    "gate_up_proj": ("down_proj",),
-    "w1": ("w3", "w2"),
-}
 _BEFORE: Final = {
     "o_proj": (("v_proj", ""), ("qkv_proj", "values")),
     "down_proj": (("up_proj", ""), ("gate_up_proj", "half")),
@@ -138,7 +131,7 @@ def read_architecture(config: Mapping[str, Any], shapes: Shapes) -> Architecture
     units = tuple(_units(layers[prefix], family, text) for prefix in prefixes)
     for prefix, of_layer in zip(prefixes, units, strict=True):
         if family is not None:
-            _require_siblings(prefix, of_layer, layers[prefix])
+            _require_folds(prefix, of_layer, layers[prefix])
     ignore = _ignored(shapes, prefixes, units)
     return Architecture(
         model_type=model_type,
@@ -224,20 +217,14 @@ def _require_plain_experts(model_type: str, shapes: Shapes) -> None:
             )
 
 
-def _require_siblings(prefix: str, units: Sequence[UnitMap], layer: Mapping[str, object]) -> None:
-    """Raise where a linear that belongs to a projection, or what takes its scale, is missing."""
-    for unit in units:
-        needed = []
-        for linear in unit.linears:
-            parent, _, leaf = linear.rpartition(".")
-            if f"{parent}.{_LATENT}" not in layer:
-                needed += [f"{parent}.{sibling}" for sibling in _SIBLINGS.get(leaf, ())]
-        needed += [] if unit.fold is None else [unit.fold]
-        if missing := [name for name in needed if name not in layer]:
-            raise QuantizationError(
-                f"the checkpoint has no {prefix}{missing[0]}.weight, which its architecture needs",
-                fix="download the checkpoint again",
-            )
+def _require_folds(prefix: str, units: Sequence[UnitMap], layer: Mapping[str, object]) -> None:
+    """Raise where the norm or linear that takes a unit's scale is missing."""
+    folds = (unit.fold for unit in units if unit.fold is not None)
+    if missing := next((name for name in folds if name not in layer), None):
+        raise QuantizationError(
+            f"the checkpoint has no {prefix}{missing}.weight, which its architecture needs",
+            fix="download the checkpoint again",
+        )
 
 
 def _units(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whet.checkpoint import read_facts
 from whet.checkpoint.files import read_json
-from whet.checkpoint.shards import ShardWriter
+from whet.checkpoint.shards import ShardWriter, TensorReader
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records.model import ModelFacts
@@ -37,7 +37,6 @@ from whet.quant.rounding import make_grid, quantization_config
 from whet.quant.skeleton import FEWEST
 from whet.quant.stream import LayerStream
 from whet.quant.suitability import FOLDING, inputs_needed, require_suitable
-from whet.quant.tensor_reader import TensorReader
 from whet.quant.unit import round_to_nearest
 from whet.quant.verify import Expected, verify_weights
 
@@ -49,7 +48,6 @@ METHODS: Final[Mapping[MethodName, Fit]] = {
 }  # fmt: skip
 _NARROW: Final = "narrow"
 _NO_GAIN: Final = 0.99
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,11 +246,11 @@ def _starved_warning(starved: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     """Which experts the calibration text hardly reaches, and what was done about it."""
     if not starved:
         return ()
-    named = ", ".join(f"{layer}experts.{expert}" for layer, expert in starved[:_NAMED])
-    more = f" and {len(starved) - _NAMED} more" if len(starved) > _NAMED else ""
+    layer, expert = starved[0]
     return (
-        f"fewer than {FEWEST} tokens of the calibration text reached {named}{more}; a sample of "
-        "their layers' other tokens was added; give more or more varied text",
+        f"fewer than {FEWEST} tokens of the calibration text reached {len(starved)} experts "
+        f"({layer}experts.{expert} first); a sample of their layers' other tokens was added; give "
+        "more or more varied text",
     )
 
 

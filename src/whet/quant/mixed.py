@@ -16,11 +16,10 @@ from pathlib import Path
 
 import torch
 
-from whet.checkpoint.shards import ShardWriter
+from whet.checkpoint.shards import ShardWriter, TensorReader
 from whet.core.errors import QuantizationError
 from whet.core.records.quant import UnitError
 from whet.quant.fold import LinearScales
-from whet.quant.tensor_reader import TensorReader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from compressed_tensors.compressors import (
-    FloatQuantizationCompressor,
-    IntQuantizationCompressor,
-    PackedQuantizationCompressor,
-)
+from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.config import CompressionFormat
 from compressed_tensors.quantization import (
     QuantizationArgs,
@@ -197,6 +193,4 @@ def quantization_config(grid: Grid, *, ignore: Sequence[str], kv_cache: bool) ->
 
 
 def _compressor(grid: Grid) -> Any:
-    if grid.packed:
-        return PackedQuantizationCompressor
-    return FloatQuantizationCompressor if grid.is_float else IntQuantizationCompressor
+    return BaseCompressor.get_value_from_registry(format_of(grid))

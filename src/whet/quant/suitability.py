@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from whet.checkpoint.claim import read_claim
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import read_headers
 from whet.core.errors import QuantizationError
@@ -67,9 +68,7 @@ def _is_quantized(folder: Path) -> bool:
     """Whether config.json or modelopt's file says so; ``read_facts`` compares that with tensors."""
     config = read_json(folder / "config.json")
     text = config.get("text_config")
-    parts = [config, text] if isinstance(text, dict) else [config]
-    claimed = any(part.get("quantization_config") for part in parts)
-    return claimed or (folder / "hf_quant_config.json").exists()
+    return read_claim(folder, config | text if isinstance(text, dict) else config) is not None
 
 
 def _shapes(folder: Path) -> Shapes:

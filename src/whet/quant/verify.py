@@ -10,12 +10,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from whet.checkpoint.shards import TensorReader
 from whet.core.errors import QuantizationError
 from whet.quant.architecture import CACHED
 from whet.quant.coordinate_descent import row_slices
 from whet.quant.fold import LinearScales
 from whet.quant.rounding import Grid, stored_parts, unpack
-from whet.quant.tensor_reader import TensorReader
 
 _AGAIN = "quantize again, and report it if it happens again"
 _CACHE_SCALES: Final = ("k_scale", "v_scale")
@@ -85,9 +85,7 @@ def _check_names(
 def _parts(
     expected: Expected, shape: tuple[int, ...]
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]] | None]:
-    if expected.grid is None:
-        return {"weight": None}
-    return dict(stored_parts(expected.grid, *shape))
+    return {"weight": None} if expected.grid is None else {**stored_parts(expected.grid, *shape)}
 
 
 def _check_plain(name: str, written: TensorReader, source: TensorReader) -> None:

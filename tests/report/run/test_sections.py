@@ -63,14 +63,6 @@ def test_a_graded_task_has_a_mean_and_no_count_of_right_answers(gated: Run) -> N
     assert "141 of 150; -1.3 (-4.0 … +0.67) points; −3 +1, p = 0.625" in rows["awq"][0]
 
 
-def test_what_all_tasks_together_detect_is_one_sentence(gated: Run) -> None:
-    assert "all tasks together" not in markdown(gated)
-    one = with_quality(gated, "awq", lambda old: replace(old, detectable_loss=0.051))
-    two = with_quality(one, "awq+cache", lambda old: replace(old, detectable_loss=0.0584))
-    words = "With 80% power, all tasks together detect a loss of 5.1 to 5.8 points."
-    assert markdown(two).count(words) == 1
-
-
 def test_a_lost_answer_of_several_variants_is_shown_once(whole: Run) -> None:
     name = next(name for name, record in whole.quality.items() if record.examples)
     examples = whole.quality[name].examples
@@ -102,7 +94,6 @@ def test_speculation_is_compared_with_the_plain_server(gated: Run) -> None:
         "13 of 16",
         "15 of 16",
         "0.250",
-        "96.2%",
         "0.225",  # between 0.03 and 0.42
         "0.420",
         "0.613",
@@ -121,7 +112,7 @@ def test_a_check_without_an_answer_is_unknown_with_its_reason(gated: Run) -> Non
     )
     run = with_quality(gated, "awq+draft", lambda old: replace(old, lossless=silent))
     rows = table(run, "checks", "Speculation against the plain server")
-    assert rows["awq+draft"] == ["unknown", *["–"] * 8]
+    assert rows["awq+draft"] == ["unknown", *["–"] * 7]
     assert "awq+draft: the server exports no counters" in bullets(run, "checks")
 
 

@@ -77,8 +77,6 @@ class QualityRecord:
     ``data_sha256`` hashes the token ids asked and the expected answers: only records that agree
     in it may be paired, whatever their files were called.
 
-    ``detectable_loss`` is the smallest loss in the share of right answers, over the tasks without
-    grades together, that the gate sees with 80 % power; None where it sees none.
     ``distances`` are from the baseline. ``twin`` is the first variant that serves the very same
     weights, and ``twin_distances`` those from it: where it is this one, from itself asked again.
     ``identity`` is of the server's tokens, ``lossless`` of speculation; None where not asked.
@@ -97,7 +95,6 @@ class QualityRecord:
     reason: str | None
     seconds: float
     data_sha256: str | None = None
-    detectable_loss: float | None = None
     distances: ServerDistances | None = None
     twin: str | None = None
     twin_distances: ServerDistances | None = None

@@ -30,15 +30,14 @@ class ServerDistances:
     Servers hand out the ``top_k`` likeliest tokens a position, not all: ``kl`` and ``kl_p99`` are
     KL(baseline ‖ variant) in nats over those tokens that both named and one bucket for the rest,
     which is never more than the KL over the vocabulary (data-processing inequality; Cover and
-    Thomas, section 2.8). ``covered`` is the baseline's mean probability of the tokens compared.
-    ``flips`` is the share of positions whose likeliest token differs. Intervals resample documents.
+    Thomas, section 2.8). ``flips`` is the share of positions whose likeliest token differs.
+    Intervals resample documents.
     """
 
     kl: Estimate
     kl_p99: Estimate
     flips: Estimate
     top_k: int
-    covered: float
     documents: tuple[DocumentDistance, ...]
 
 
@@ -61,14 +60,13 @@ class GreedyParity:
     """Greedy continuations of the same prompts against the plain server's.
 
     ``same`` of ``prompts`` are equal to the end; ``aa_same`` is the same count for the plain server
-    against itself, None where it was not asked twice. ``common`` is the mean share of tokens before
-    the first difference. ``p_value`` is McNemar's exact test of the one against the other.
+    against itself, None where it was not asked twice. ``p_value`` is McNemar's exact test of the
+    one against the other.
     """
 
     prompts: int
     same: int
     aa_same: int | None
-    common: Estimate
     p_value: float | None
     divergences: tuple[Divergence, ...]
 

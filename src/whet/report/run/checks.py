@@ -29,7 +29,7 @@ from whet.report.run.quality import (
     merge_duplicates,
     quality_records,
 )
-from whet.report.text import millinats, shown
+from whet.report.text import millinats
 
 ORDER = 92
 _Line = tuple[Sequence[object], Sequence[str]]
@@ -109,7 +109,6 @@ def _lossless(records: Iterable[QualityRecord]) -> list[Node]:
         ("greedy", "same"),
         ("plain again", "same"),
         ("McNemar", "p"),
-        ("in common", "of tokens"),
         ("margin", "median, nats"),
         ("margin", "largest, nats"),
         ("sampled", "p"),
@@ -117,9 +116,9 @@ def _lossless(records: Iterable[QualityRecord]) -> list[Node]:
     )
     return _nodes(
         "Speculation against the plain server",
-        "Greedy continuations that equal the plain server’s, and those of its own repeat; the "
-        "share of tokens before the first difference, and by how much the plain server’s token led "
-        "there (near 0 is a tie); a test of sampled text; and this check’s own accepted drafts.",
+        "Greedy continuations that equal the plain server’s, and those of its own repeat; by how "
+        "much the plain server’s token led at the first difference (near 0 is a tie); a test of "
+        "sampled text; and this check’s own accepted drafts.",
         ["config", "verdict", *figure_columns(*heads)],
         [
             _lossless_line(record.variant, record.lossless)
@@ -143,13 +142,12 @@ def _lossless_line(variant: str, check: LosslessCheck) -> _Line:
 
 def _parity_figures(parity: GreedyParity | None) -> tuple[object, ...]:
     if parity is None:
-        return (None,) * 6
+        return (None,) * 5
     margins = [each.margin for each in parity.divergences if each.margin is not None]
     return (
         _of(parity.same, parity.prompts),
         _of(parity.aa_same, parity.prompts),
         _figure(parity.p_value),
-        shown(parity.common, unit="%"),
         _figure(median(margins) if margins else None),
         _figure(max(margins, default=None)),
     )
@@ -158,8 +156,7 @@ def _parity_figures(parity: GreedyParity | None) -> tuple[object, ...]:
 def _identity(records: Iterable[QualityRecord]) -> list[Node]:
     return _nodes(
         "Served tokens",
-        "Whether the server writes token ids as text, reads text as ids and ends an answer "
-        "as the baseline’s tokenizer says.",
+        "Whether the server reads text and writes token ids as the baseline’s tokenizer does.",
         ["config", "result", *figure_columns(("checked", "texts"))],
         [
             _identity_line(record, record.identity)

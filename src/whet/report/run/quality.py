@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from whet.core.format import number, points
+from whet.core.format import number
 from whet.core.records.engine import UNQUANTIZED
 from whet.core.records.quality import QualityRecord, TaskExample, TaskScore
 from whet.core.records.quality_checks import ServerDistances
@@ -60,9 +60,6 @@ def quality_nodes(records: Sequence[QualityRecord]) -> list[Node]:
         nodes.append(Bullets(items=[f"{names}: {words}" for names, words in reasons]))
     if any(record.tasks for record in records):
         nodes += [Heading(text="Tasks"), task_table({each.variant: each.tasks for each in records})]
-    if drops := [each.detectable_loss for each in records if each.detectable_loss is not None]:
-        words = f"With 80% power, all tasks together detect a loss of {_span(drops)}."
-        nodes.append(Paragraph(text=words, tone="muted"))
     return nodes
 
 
@@ -143,12 +140,6 @@ def _score(score: TaskScore | None) -> Cell:
 def flips_words(lost: int | None, gained: int | None) -> str:
     """``−3 +1``: answers lost and gained; a dash where they were not paired."""
     return DASH if lost is None or gained is None else f"−{lost:,} +{gained:,}"
-
-
-def _span(drops: Sequence[float]) -> str:
-    """``3.1 points``, or ``2.1 to 3.4 points``."""
-    least, most = points(min(drops)), points(max(drops))
-    return f"{least} points" if least == most else f"{least} to {most} points"
 
 
 def _lost_answers(records: Sequence[QualityRecord]) -> Iterator[Folded]:
