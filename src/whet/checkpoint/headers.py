@@ -32,7 +32,7 @@ BITS: Final[Mapping[str, int]] = {
 _PREFIX_BYTES: Final = 8
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _AGAIN: Final = "download the checkpoint again"
-GIVE_SOURCE: Final = "give the safetensors checkpoint they were made of"
+_SOURCE: Final = "give the safetensors checkpoint they were made of"
 _CONVERT: Final = (
     "convert them with save_pretrained(…, safe_serialization=True) in a sandbox, or choose a "
     "safetensors checkpoint"
@@ -148,9 +148,7 @@ def _read_indexed(path: Path, index: dict[str, Any]) -> dict[str, TensorHeader]:
 def refuse_gguf(file: Path) -> None:
     """Raise ``CheckpointError`` for a GGUF file."""
     if file.suffix == ".gguf":
-        raise CheckpointError(
-            f"{file} holds GGUF weights", fix="give the safetensors checkpoint they were made of"
-        )
+        raise CheckpointError(f"{file} holds GGUF weights", fix=_SOURCE)
 
 
 def _weight_files(path: Path) -> list[Path]:
