@@ -173,8 +173,8 @@ def _once(context: Context, client: Client, trial: Trial) -> Row:
     row, report, chosen = context.run(client, _pace(trial), trial.load, memory=speed)
     true = figures(chosen, client.percentile)
     for name, value in true.items():
-        told = report.figures[name]
-        error = None if told is None or value is None else told - value
+        reported = report.figures[name]
+        error = None if reported is None or value is None else reported - value
         row |= {f"true_{name}": value, f"{name.removesuffix('_ms')}_error_ms": error}
     row["server_late_p99_ms"] = server_late_p99_ms(chosen)
     if speed:

@@ -140,13 +140,13 @@ def bare_us(url: str, load: Load) -> float:
 
 def main(url: str, load: str, *bare: str) -> None:
     """Print this client's columns of a row, or those of bare reads."""
-    asked = Load(**json.loads(load))
+    trial = Load(**json.loads(load))
     if bare:
-        told: Figures = {"bare_us_per_chunk": bare_us(url, asked)}
+        columns: Figures = {"bare_us_per_chunk": bare_us(url, trial)}
     else:
-        events, spent_s = run_async(drive(url, asked))
-        told = compare(events, truth(url), spent_s)
-    print(json.dumps(told))
+        events, spent_s = run_async(drive(url, trial))
+        columns = compare(events, truth(url), spent_s)
+    print(json.dumps(columns))
 
 
 if __name__ == "__main__":

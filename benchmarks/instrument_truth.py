@@ -22,7 +22,7 @@ _STOP_S: Final = 10.0
 
 
 Figures = dict[str, float | None]
-"""Percentiles over requests in ms, as a tool tells them or as they were, by name: ``ttft_p50_ms``.
+"""Percentiles over requests in ms, as a tool has them or as they were, by name: ``ttft_p50_ms``.
 
 ``ttft`` counts from the send, ``e2e`` is the whole request; ``max`` stands for the largest.
 """

@@ -152,19 +152,19 @@ def run_job(tool: Tool, job: Job, scratch: Path, *, limit_s: float) -> Row:
     if done.returncode or not answer.is_file():
         words = last_words(log.read_text(encoding="utf-8", errors="replace"))
         raise JobError(words or f"it ended with code {done.returncode} and said nothing")
-    told = json.loads(answer.read_text(encoding="utf-8"))
-    allocated, phases = told["allocated_bytes"], told.get("phases", {})
+    made = json.loads(answer.read_text(encoding="utf-8"))
+    allocated, phases = made["allocated_bytes"], made.get("phases", {})
     return {
-        "calibration_samples": told["samples"] or None,
-        "calibration_tokens": told["tokens"] or None,
-        **{name: told[name] for name in ("import_s", "load_s", "work_s", "save_s")},
-        "without_loading_s": told["work_s"] + told["save_s"],
+        "calibration_samples": made["samples"] or None,
+        "calibration_tokens": made["tokens"] or None,
+        **{name: made[name] for name in ("import_s", "load_s", "work_s", "save_s")},
+        "without_loading_s": made["work_s"] + made["save_s"],
         "total_s": total_s,
-        "peak_memory_gib": (meter.peak_bytes if on_device else told["resident_bytes"]) / GIB,
+        "peak_memory_gib": (meter.peak_bytes if on_device else made["resident_bytes"]) / GIB,
         "memory_kind": "device" if on_device else "process",
         "allocated_gib": None if allocated is None else allocated / GIB,
         "phases": " ".join(f"{name}={seconds:.2f}" for name, seconds in phases.items()) or None,
-        "versions": " ".join(f"{name}={it}" for name, it in sorted(told["versions"].items())),
+        "versions": " ".join(f"{name}={it}" for name, it in sorted(made["versions"].items())),
     }
 
 

@@ -94,8 +94,8 @@ class Benchmark:
             row["bits_per_weight"] = facts.stored.bits_per_weight
             row["weight_bytes"] = facts.weight_bytes
             if row["calibration_tokens"] not in (None, text.tokens):
-                told = row["calibration_tokens"]
-                raise JobError(f"it calibrated on {told} tokens instead of {text.tokens}")
+                used = row["calibration_tokens"]
+                raise JobError(f"it calibrated on {used} tokens instead of {text.tokens}")
         except (JobError, WhetError) as error:
             row["failure"] = str(error)
         if self._options.keep is None or row["failure"] is not None:

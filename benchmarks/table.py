@@ -85,8 +85,8 @@ def table(rows: Sequence[Row], leads: Leads, columns: Columns, *, runs: str = "r
         if not made:
             cells = [_cell(group[0]["failure"]), *[""] * (len(cells) - 1)]
         lines.append(_line([*one, str(len(made)), *cells]))
-    said = (f"{row['tool']}: {_cell(row['complaint'])}\n" for row in rows if row.get("complaint"))
-    return "\n".join([*lines, "", *dict.fromkeys(said)])
+    notes = (f"{row['tool']}: {_cell(row['complaint'])}\n" for row in rows if row.get("complaint"))
+    return "\n".join([*lines, "", *dict.fromkeys(notes)])
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -14,12 +14,12 @@ import pytest
 
 from tests.flow.stage import FakeEngine, FakeServer, tiny_spec
 from tests.metrics.events import steady, trial
+from tests.records import quality
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.protocols import Observer, Server, Silent
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import Declared
 from whet.core.records.load import TrialRecord
-from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import LosslessCheck
 from whet.core.records.summary import CellSummary
 from whet.core.spec import Spec
@@ -160,18 +160,9 @@ class Bench:
 
     def measure_quality(self, _url: str, _model: str, plan: QualityPlan, **_asked: Any) -> Measured:
         self.judged.append((plan.variant, plan.baseline is not None))
-        record = QualityRecord(
+        record = quality(
             variant=plan.variant,
-            baseline="fp16",
-            perplexity=None,
-            perplexity_ratio=None,
-            nll=(),
-            tasks=(),
-            answers=(),
-            examples=(),
             verdicts=tuple((limit, "pass") for limit in (0.01, 0.02, 0.05) if self.passes),
-            reason=None,
-            seconds=0.0,
             lossless=COMPARED if plan.checks and plan.checks.plain else None,
         )
         return Measured(
