@@ -43,7 +43,7 @@ _HEAD: Final = (
 _BLOCK: Final = 1024  # pieces written at once where nothing paces them
 _READ_BYTES: Final = 65536
 _BACKLOG: Final = 1024
-_SO_TIMESTAMPNS: Final = 35  # Linux; Python has no name for it
+SO_TIMESTAMPNS: Final = 35  # Linux; Python has no name for it
 _TIMESPEC: Final = struct.Struct("@ll")
 _APART_NS: Final = 5000
 _MODELS: Final = {
@@ -124,7 +124,7 @@ def received_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
     lost the processor between them: the age would be wrong by that.
     """
     for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
+        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
             seconds, rest = _TIMESPEC.unpack(data)
             for _ in range(10):
                 now_ns = monotonic_ns()
@@ -168,7 +168,7 @@ class _Stream:
         self._due_s = 0.0
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self._loop.add_reader(sock, self._readable)
 
     def _close(self) -> None:
@@ -333,7 +333,7 @@ def _listen(desk: _Desk) -> int:
     """Take connections at a free port of this machine and return it."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)  # what is accepted inherits it
+    listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # what is accepted inherits it
     listener.setblocking(False)
     listener.bind(("127.0.0.1", 0))
     listener.listen(_BACKLOG)

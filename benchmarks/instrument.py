@@ -41,7 +41,7 @@ Not equal:
 - whet reads JSON when the clock has stopped, the others while it runs: "within the timed loop" is
   without it, "whole process tree" and "s in all" are with it.
 - "bare reads" is ``epoll`` and ``recvmsg`` of the same streams and nothing else, on the same
-  machine (``instrument_floor``): the floor of any client in Python that dates each piece.
+  machine (``instrument_loop``): the floor of any client in Python that dates each piece.
 - whet's "one piece" columns pair each piece with its own write; the peers give no such figure.
 - AIPerf believes itself online, so that it takes a tokenizer's folder; its hub's address is dead.
 - vLLM's own client runs without its command, which a CPU build of vLLM breaks: its ``main`` is the
@@ -55,14 +55,14 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.chunk_server import Pace
-from benchmarks.instrument_loop import Inside, Loop, inside
-from benchmarks.instrument_rows import TABLES, Row, Run, markdown
+from benchmarks.instrument_rows import TABLES, markdown
 from benchmarks.instrument_runs import Context, attempt
 from benchmarks.instrument_schedule import schedule_rows
 from benchmarks.instrument_tools import (
@@ -70,26 +70,14 @@ from benchmarks.instrument_tools import (
     Load,
     aiperf_client,
     guidellm_client,
-    read_answer,
     rust_client,
     vllm_client,
     whet_client,
 )
-from benchmarks.instrument_truth import (
-    chunks_per_s,
-    figures,
-    paced_server,
-    reset,
-    server_late_p99_ms,
-    timed,
-    truth,
-)
+from benchmarks.instrument_truth import chunks_per_s, figures, paced_server, server_late_p99_ms
 from benchmarks.jobs import ROOT, JobError, last_words
-from benchmarks.table import scrub, write_rows
+from benchmarks.table import Results, Row, scrub
 from whet.core.errors import WhetError
-from whet.core.provenance import environment, now
-from whet.core.store import write_atomic
-from whet.core.units import MIB
 from whet.demo import pair_paths
 
 _TTFT_S: Final = 0.1
@@ -131,148 +119,85 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clients = _clients(options)
     try:
         with tempfile.TemporaryDirectory(prefix="instrument-") as work:
-            rows = Benchmark(options, Path(work)).run(clients)
+            rows = run(options, clients, Path(work))
     except (WhetError, JobError) as error:
         print(f"instrument: {error}", file=sys.stderr)
         return 1
-    return 0 if all(row.failure is None for row in rows) else 1
+    return 0 if all(row["failure"] is None for row in rows) else 1
 
 
-class Benchmark:
-    """One comparison, and the rows so far."""
+def run(options: argparse.Namespace, clients: Sequence[Client], work: Path) -> list[Row]:
+    """Every setting by every tool in turn, ``repeats`` times; the order turns each time.
 
-    def __init__(self, options: argparse.Namespace, work: Path) -> None:
-        """``work`` holds what the tools write, which is deleted once it is read."""
-        self._options = options
-        self._work = work
-        self._rows: list[Run] = []
+    ``work`` holds what the tools write, which is deleted once it is read.
+    """
+    context = Context(
+        clients=clients,
+        versions={client.name: version_of(client, work) for client in clients},
+        folder=work / "run",
+        limit_s=options.limit_s,
+        quick=options.quick,
+    )
+    results = Results(options.out, markdown, clients=dict(context.versions))
+    for repeat in range(options.repeats):
+        for trial in plan(options.tables, quick=options.quick):
+            for client in context.in_turn(repeat):
+                row = context.row(client, trial.table, repeat, trial.load)
+                row |= {"gap_ms": trial.gap_s * 1e3}
+                row = attempt(row, partial(_measure, context, client, trial))
+                results.keep(row, _line(row))
+        if "schedule" in options.tables:
+            for row in schedule_rows(context, repeat):
+                results.keep(row, _line(row))
+    print(markdown(results.rows))
+    return results.rows
 
-    def run(self, clients: Sequence[Client]) -> list[Run]:
-        """Every setting by every tool in turn, ``repeats`` times; the order turns each time."""
-        options = self._options
-        context = Context(
-            clients=clients,
-            versions={client.name: version_of(client, self._work) for client in clients},
-            folder=self._work / "run",
-            limit_s=options.limit_s,
-            quick=options.quick,
+
+def _measure(context: Context, client: Client, trial: Trial) -> Row:
+    """One run, for a difference two; this project's client is seen from inside too."""
+    row = _once(context, client, trial)
+    load = trial.load
+    if trial.fewer_tokens is not None:
+        fewer = replace(trial, load=replace(load, tokens=trial.fewer_tokens))
+        less = _once(context, client, fewer)
+        chunks = load.requests * (load.tokens - trial.fewer_tokens)
+        row["cpu_us_per_chunk"] = (row["cpu_s"] - less["cpu_s"]) / chunks * 1e6
+    if client.name == "whet" and trial.table != "speed":
+        row |= _alone(trial, context.limit_s)
+        row |= _alone(trial, context.limit_s, "bare") if trial.table == "cpu" else {}
+    return row
+
+
+def _once(context: Context, client: Client, trial: Trial) -> Row:
+    speed = trial.table == "speed"
+    row, report, chosen = context.run(client, _pace(trial), trial.load, memory=speed)
+    true = figures(chosen, client.percentile)
+    for name, value in true.items():
+        reported = report.figures[name]
+        error = None if reported is None or value is None else reported - value
+        row |= {f"true_{name}": value, f"{name.removesuffix('_ms')}_error_ms": error}
+    row["server_late_p99_ms"] = server_late_p99_ms(chosen)
+    if speed:
+        row["chunks_per_s"] = chunks_per_s(chosen, trial.load.in_flight)
+    return row
+
+
+def _alone(trial: Trial, limit_s: float, *how: str) -> Row:
+    """What ``instrument_loop`` prints of a trial, in a process of its own."""
+    with paced_server(_pace(trial)) as url:
+        load = json.dumps(asdict(trial.load))
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.instrument_loop", url, load, *how],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
         )
-        card = asdict(environment()) | {"clients": dict(context.versions)}
-        write_atomic(options.out / "environment.json", (json.dumps(card, indent=1) + "\n").encode())
-        for repeat in range(options.repeats):
-            for trial in plan(options.tables, quick=options.quick):
-                for client in context.in_turn(repeat):
-                    self._keep([self._one(context, client, trial, repeat)])
-            if "schedule" in options.tables:
-                self._keep(schedule_rows(context, repeat))
-        print(markdown(self._rows))
-        return self._rows
-
-    def _keep(self, rows: Iterable[Run]) -> None:
-        """Each on the disk as soon as it is there."""
-        for row in rows:
-            self._rows.append(row)
-            write_rows(self._rows, self._options.out / "runs.csv")
-            write_atomic(self._options.out / "table.md", markdown(self._rows).encode())
-            print(_line(row), flush=True)
-
-    def _one(self, context: Context, client: Client, trial: Trial, repeat: int) -> Row:
-        row = Row(
-            tool=client.name,
-            table=trial.table,
-            repeat=repeat,
-            gap_ms=trial.gap_s * 1e3,
-            in_flight=trial.load.in_flight,
-            requests=trial.load.requests,
-            pieces=trial.load.tokens,
-            version=context.versions.get(client.name),
-            started_at=now(),
-        )
-
-        def measure(row: Row) -> Row:
-            row = self._measure(context, client, trial, row)
-            if client.name == "whet" and trial.table != "speed":
-                answer = self._alone(trial, "instrument_loop")
-                row = replace(row, **inside_values(inside(answer)))
-            if client.name == "whet" and trial.table == "cpu":
-                row = replace(row, bare_us_per_chunk=self._alone(trial, "instrument_floor"))
-            return row
-
-        return attempt(row, measure)
-
-    def _measure(self, context: Context, client: Client, trial: Trial, row: Row) -> Row:
-        """One run; for a difference, two."""
-        row, cpu_s = self._once(context, client, trial, row)
-        if trial.fewer_tokens is None:
-            return row
-        fewer = replace(trial, load=replace(trial.load, tokens=trial.fewer_tokens))
-        _, less_s = self._once(context, client, fewer, row)
-        chunks = trial.load.requests * (trial.load.tokens - trial.fewer_tokens)
-        return replace(row, cpu_us_per_chunk=(cpu_s - less_s) / chunks * 1e6)
-
-    def _once(self, context: Context, client: Client, trial: Trial, row: Row) -> tuple[Row, float]:
-        load = trial.load
-        with paced_server(_pace(trial)) as url:
-            reset(url)
-            spent = context.run(client, url, load, memory=trial.table == "speed")
-            records = truth(url)
-        answer = read_answer(client, context.folder)
-        chosen = timed(records, answer.count)
-        true = figures(chosen, client.percentile)
-        wrong = answer.figures.minus(true)
-        values: dict[str, Any] = asdict(answer.figures)
-        values |= {f"true_{name}": value for name, value in asdict(true).items()}
-        values |= {
-            f"{name.removesuffix('_ms')}_error_ms": value for name, value in asdict(wrong).items()
-        }
-        row = replace(
-            row,
-            **values,
-            counted=answer.count,
-            schedule_ttft_p50_ms=answer.from_schedule[0],
-            schedule_ttft_p99_ms=answer.from_schedule[1],
-            server_late_p99_ms=server_late_p99_ms(chosen),
-            cpu_s=spent.cpu_s,
-            total_s=spent.total_s,
-            peak_mib=None if spent.peak_bytes is None else spent.peak_bytes / MIB,
-            chunks_per_s=chunks_per_s(chosen, load.in_flight) if trial.table == "speed" else None,
-            complaint=spent.complaint,
-        )
-        if answer.count != load.requests:
-            row = replace(row, complaint=f"figures of {answer.count} of {load.requests} requests")
-        return row, spent.cpu_s
-
-    def _alone(self, trial: Trial, module: str) -> Any:
-        """What a module of this folder prints of a trial, in a process of its own."""
-        load = trial.load
-        with paced_server(_pace(trial)) as url:
-            loop = Loop(
-                url=url,
-                slots=load.in_flight,
-                requests=load.requests,
-                tokens=load.tokens,
-                burst=load.burst,
-                warmup=load.warmup,
-            )
-            command = [sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(loop))]
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=self._options.limit_s,
-            )
-        if done.returncode:
-            raise JobError(f"{module}: {last_words(done.stderr)}")
-        return json.loads(done.stdout)
-
-
-def inside_values(inside_loop: Inside) -> dict[str, Any]:
-    """Its columns of a row."""
-    values = asdict(inside_loop)
-    values.pop("chunks")
-    return {f"inside_{name}": value for name, value in values.items()}
+    if done.returncode:
+        raise JobError(f"instrument_loop: {last_words(done.stderr)}")
+    columns: Row = json.loads(done.stdout)
+    return columns
 
 
 def version_of(client: Client, folder: Path) -> str:
@@ -311,17 +236,13 @@ _WORDS: Final = {
 }
 
 
-def _line(row: Run) -> str:
+def _line(row: Row) -> str:
     """One run, for whoever waits."""
-    setting = [f"{row.in_flight} in flight"]
-    gap_ms = getattr(row, "gap_ms", None)
-    setting += [] if gap_ms is None else [f"gap {gap_ms:g} ms"]
-    name = f"{row.table} {row.tool}, {', '.join(setting)}, run {row.repeat + 1}"
-    if row.failure is not None:
-        return f"{name}: {scrub(row.failure)}"
-    known = {word: getattr(row, field, None) for field, word in _WORDS.items()}
+    gap = f", gap {row['gap_ms']:g} ms" if "gap_ms" in row else ""
+    name = f"{row['table']} {row['tool']}, {row['in_flight']} in flight{gap}"
+    known = {word: row.get(field) for field, word in _WORDS.items()}
     answer = [f"{word} {value:.4g}" for word, value in known.items() if value is not None]
-    return f"{name}: " + ", ".join(answer)
+    return f"{name}, run {row['repeat'] + 1}: {', '.join(answer)}".removesuffix(": ")
 
 
 def _clients(options: argparse.Namespace) -> list[Client]:

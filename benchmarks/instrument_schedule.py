@@ -27,50 +27,25 @@ leaves out. Of the schedule about 40 fall into it. That is why there are 600 of 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
 
 import numpy as np
 from scipy import stats
 
 from benchmarks.chunk_server import Pace, ServerRecord
-from benchmarks.instrument_rows import ScheduleRow
 from benchmarks.instrument_runs import Context, attempt
-from benchmarks.instrument_tools import Client, Load, read_answer
-from benchmarks.instrument_truth import paced_server, reset, server_late_p99_ms, timed, truth
-from whet.core.provenance import now
+from benchmarks.instrument_tools import Client, Load, Report
+from benchmarks.instrument_truth import server_late_p99_ms
+from benchmarks.table import Row
 from whet.core.units import NS_PER_S
 
 _CAP: Final = 4
 _DRAWS: Final = 400
 _MS_PER_S: Final = 1000.0
-_SURELY_S: Final = 3600.0
 Pair = tuple[float, float]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tails:
-    """p99 and maximum of requests, ms."""
-
-    ttft_p99_ms: float | None = None
-    ttft_max_ms: float | None = None
-    e2e_p99_ms: float | None = None
-    e2e_max_ms: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClientReport:
-    """What a tool's output says here. ``due_s`` and ``sent_s`` run side by side on its own clock.
-
-    Empty where it writes no schedule down.
-    """
-
-    tails: Tails
-    due_s: tuple[float, ...] = ()
-    sent_s: tuple[float, ...] = ()
-    queued_e2e_p99_ms: float | None = None
-    cut: int | None = None
 
 
 def settings(*, quick: bool) -> list[tuple[Load, Pace]]:
@@ -81,74 +56,47 @@ def settings(*, quick: bool) -> list[tuple[Load, Pace]]:
     return [(load, pace), (replace(load, in_flight=_CAP), pace)]
 
 
-def schedule_rows(context: Context, repeat: int) -> Iterator[ScheduleRow]:
+def schedule_rows(context: Context, repeat: int) -> Iterator[Row]:
     """Both settings by every tool in turn."""
     for load, pace in settings(quick=context.quick):
         for client in context.in_turn(repeat):
-            assert load.rate_rps is not None
-            assert pace.stall_at_s is not None
-            row = ScheduleRow(
-                tool=client.name,
-                table="schedule",
-                repeat=repeat,
-                in_flight=load.in_flight,
-                requests=load.requests,
-                pieces=load.tokens,
-                rate_rps=load.rate_rps,
-                stall_at_s=pace.stall_at_s,
-                stall_s=pace.stall_s,
-                version=context.versions.get(client.name),
-                started_at=now(),
-            )
+            row = context.row(client, "schedule", repeat, load) | {
+                "rate_rps": load.rate_rps,
+                "stall_at_s": pace.stall_at_s,
+                "stall_s": pace.stall_s,
+            }
             seeded = replace(load, seed=repeat)
-            yield attempt(row, _measure(context, client, seeded, pace))
+            yield attempt(row, partial(_measure, context, client, seeded, pace))
 
 
-def _measure(
-    context: Context, client: Client, load: Load, pace: Pace
-) -> Callable[[ScheduleRow], ScheduleRow]:
-    def measure(row: ScheduleRow) -> ScheduleRow:
-        with paced_server(pace) as url:
-            reset(url)
-            spent = context.run(client, url, load)
-            records = truth(url)
-        count = read_answer(client, context.folder).count
-        report = READERS[client.name](context.report(client))
-        chosen = timed(records, count)
-        row = replace(row, **_named(report.tails), **_expected(load, pace))
-        true = true_pairs(chosen, report, capped=bool(load.in_flight))
-        if true is not None:
-            true_from, pairs = true
-            row = replace(row, true_from=true_from, **_named(tails(pairs), "true_"))
-        if not load.in_flight:
-            row = replace(row, **poisson(chosen, row.rate_rps))
-        return replace(
-            row,
-            counted=count,
-            queued_e2e_p99_ms=report.queued_e2e_p99_ms,
-            cut=report.cut,
-            server_late_p99_ms=server_late_p99_ms(chosen),
-            complaint=spent.complaint,
-        )
-
-    return measure
+def _measure(context: Context, client: Client, load: Load, pace: Pace) -> Row:
+    row, report, chosen = context.run(client, pace, load)
+    row |= _expected(load, pace) | {"server_late_p99_ms": server_late_p99_ms(chosen)}
+    true = true_pairs(chosen, report, capped=bool(load.in_flight))
+    if true is not None:
+        true_from, pairs = true
+        row |= {"true_from": true_from} | {f"true_{k}": v for k, v in tails(pairs).items()}
+    if not load.in_flight:
+        assert load.rate_rps is not None
+        row |= poisson(chosen, load.rate_rps)
+    return row
 
 
-def tails(pairs: Sequence[Pair]) -> Tails:
-    """Of TTFT and E2E in s, a request each; percentiles are interpolated."""
+def tails(pairs: Sequence[Pair]) -> dict[str, float]:
+    """p99 and maximum, ms, of TTFT and E2E in s, a request each; percentiles are interpolated."""
     if not pairs:
-        return Tails()
+        return {}
     first, whole = np.asarray(pairs).T * _MS_PER_S
-    return Tails(
-        ttft_p99_ms=float(np.percentile(first, 99)),
-        ttft_max_ms=float(first.max()),
-        e2e_p99_ms=float(np.percentile(whole, 99)),
-        e2e_max_ms=float(whole.max()),
-    )
+    return {
+        "ttft_p99_ms": float(np.percentile(first, 99)),
+        "ttft_max_ms": float(first.max()),
+        "e2e_p99_ms": float(np.percentile(whole, 99)),
+        "e2e_max_ms": float(whole.max()),
+    }
 
 
 def true_pairs(
-    records: Sequence[ServerRecord], report: ClientReport, *, capped: bool
+    records: Sequence[ServerRecord], report: Report, *, capped: bool
 ) -> tuple[str, list[Pair]] | None:
     """What TTFT and E2E count from, and both in s of each request; None where nothing says.
 
@@ -220,113 +168,9 @@ def _expected(load: Load, pace: Pace) -> dict[str, float]:
     for _ in range(_DRAWS):
         due_s = np.cumsum(random.exponential(1.0 / load.rate_rps, load.requests))
         draws.append(tails(simulate(due_s.tolist(), pace, load.cap)))
-    p99 = [one.e2e_p99_ms or 0.0 for one in draws]
-    low, middle, high = np.percentile(p99, [5, 50, 95])
-    return {
-        "expected_ttft_p99_ms": float(np.median([one.ttft_p99_ms or 0.0 for one in draws])),
-        "expected_e2e_p99_ms": float(middle),
+    drawn = {name: [one[name] for one in draws] for name in draws[0]}
+    low, high = np.percentile(drawn["e2e_p99_ms"], [5, 95])
+    return {f"expected_{name}": float(np.median(values)) for name, values in drawn.items()} | {
         "expected_e2e_p99_low_ms": float(low),
         "expected_e2e_p99_high_ms": float(high),
-        "expected_e2e_max_ms": float(np.median([one.e2e_max_ms or 0.0 for one in draws])),
     }
-
-
-def _named(figures: Tails, before: str = "") -> dict[str, float | None]:
-    return {f"{before}{name}": getattr(figures, name) for name in Tails.__dataclass_fields__}
-
-
-def report_of_whet(report: Mapping[str, Any]) -> ClientReport:
-    """Its headline, which counts from the schedule; ``start_times`` are scheduled.
-
-    Its maxima are of its lists, which leave nothing out as warm-up.
-    """
-    due_s, waits_s = report["start_times"], report["queue_times"]
-    longest = {
-        name: max((s * _MS_PER_S for s in report[name] if s is not None), default=None)
-        for name in ("ttfts", "latencies")
-    }
-    return ClientReport(
-        tails=Tails(
-            ttft_p99_ms=report["p99_ttft_ms"],
-            ttft_max_ms=longest["ttfts"],
-            e2e_p99_ms=report["p99_e2el_ms"],
-            e2e_max_ms=longest["latencies"],
-        ),
-        due_s=tuple(due_s),
-        sent_s=tuple(at_s + wait_s for at_s, wait_s in zip(due_s, waits_s, strict=True)),
-        cut=report["run_info"]["timed_requests_before_steady"],
-    )
-
-
-def report_of_vllm(report: Mapping[str, Any]) -> ClientReport:
-    """``start_times`` are sends; what waited for a place is in ``queue_times``."""
-    sent_s, waits_s = report["start_times"], report["queue_times"]
-    return ClientReport(
-        tails=_vllm_tails(report),
-        due_s=tuple(at_s - wait_s for at_s, wait_s in zip(sent_s, waits_s, strict=True)),
-        sent_s=tuple(sent_s),
-        queued_e2e_p99_ms=report.get("p99_e2el_including_client_queue_ms"),
-    )
-
-
-def report_of_rust(report: Mapping[str, Any]) -> ClientReport:
-    """As the Python client's; it says nothing of when a request was due."""
-    return ClientReport(tails=_vllm_tails(report))
-
-
-def _vllm_tails(report: Mapping[str, Any]) -> Tails:
-    return Tails(
-        ttft_p99_ms=report["p99_ttft_ms"],
-        ttft_max_ms=report["p100_ttft_ms"],
-        e2e_p99_ms=report["p99_e2el_ms"],
-        e2e_max_ms=report["p100_e2el_ms"],
-    )
-
-
-def report_of_guidellm(report: Mapping[str, Any]) -> ClientReport:
-    """Latencies from its request's start; ``targeted_start`` is the schedule.
-
-    A worker that draws before GuideLLM has set the start puts its first request near 1970 and sends
-    it at once: it is due when it was sent.
-    """
-    benchmark = report["benchmarks"][0]
-    first = benchmark["metrics"]["time_to_first_token_ms"]["successful"]
-    whole = benchmark["metrics"]["request_latency"]["successful"]
-    timings = [one["info"]["timings"] for one in benchmark["requests"]["successful"]]
-    sent_s = [one["request_start"] for one in timings]
-    target_s = [one["targeted_start"] for one in timings]
-    return ClientReport(
-        tails=Tails(
-            ttft_p99_ms=first["percentiles"]["p99"],
-            ttft_max_ms=first["max"],
-            e2e_p99_ms=whole["percentiles"]["p99"] * _MS_PER_S,
-            e2e_max_ms=whole["max"] * _MS_PER_S,
-        ),
-        due_s=tuple(
-            due_s if at_s - due_s < _SURELY_S else at_s
-            for due_s, at_s in zip(target_s, sent_s, strict=True)
-        ),
-        sent_s=tuple(sent_s),
-    )
-
-
-def report_of_aiperf(report: Mapping[str, Any]) -> ClientReport:
-    """Latencies from its request's start, in ms."""
-    first, whole = report["time_to_first_token"], report["request_latency"]
-    return ClientReport(
-        tails=Tails(
-            ttft_p99_ms=first["p99"],
-            ttft_max_ms=first["max"],
-            e2e_p99_ms=whole["p99"],
-            e2e_max_ms=whole["max"],
-        )
-    )
-
-
-READERS: Final[dict[str, Callable[[Mapping[str, Any]], ClientReport]]] = {
-    "whet": report_of_whet,
-    "vllm bench serve": report_of_vllm,
-    "vllm-rs bench serve": report_of_rust,
-    "guidellm": report_of_guidellm,
-    "aiperf": report_of_aiperf,
-}

@@ -1,28 +1,23 @@
-"""The five clients: the arguments that give each the same load, and where each puts its figures."""
+"""The five clients: the arguments that give each the same load, and what its report says."""
 
 from __future__ import annotations
 
 import json
 import os
-import resource
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 from benchmarks.chunk_server import MODEL
 from benchmarks.instrument_truth import Figures, Method
-from benchmarks.jobs import ROOT, JobError, last_words
+from benchmarks.jobs import JobError
 
-_SAMPLE_S: Final = 0.25
 _VLLM: Final = Path(__file__).with_name("instrument_vllm.py")
 _NOWHERE: Final = "http://127.0.0.1:9"  # AIPerf reads a tokenizer's folder only when "online"
+_MS_PER_S: Final = 1000.0
+_SURELY_S: Final = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,25 +44,18 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reported:
+class Report:
     """What a tool says: how many requests its figures are of, and the figures.
 
-    ``from_schedule`` is this project's own headline TTFT, which counts from the schedule.
+    ``due_s`` and ``sent_s`` are its schedule and its sends, side by side on its own clock; empty
+    where it writes none down. ``more`` are columns of a row that no other tool has.
     """
 
     count: int
     figures: Figures
-    from_schedule: tuple[float | None, float | None] = (None, None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spent:
-    """A process tree: CPU of all its processes, and the sampled peak of its memory (PSS)."""
-
-    cpu_s: float
-    total_s: float
-    peak_bytes: int | None
-    complaint: str | None
+    due_s: tuple[float, ...] = ()
+    sent_s: tuple[float, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +65,7 @@ class Client:
     name: str
     command: Callable[[str, Load, Path], list[str]]
     answer: str
-    read: Callable[[Mapping[str, Any]], Reported]
+    read: Callable[[Any], Report]
     version: tuple[str, ...]
     percentile: Method = "linear"
     online: bool = False
@@ -221,155 +209,108 @@ def aiperf_client(program: str, tokenizer: Path) -> Client:
     )
 
 
-def read_whet(report: Mapping[str, Any]) -> Reported:
-    """vLLM's keys; TTFT from the send, as the others count it."""
-    schedule = (report["p50_ttft_ms"], report["p99_ttft_ms"])
-    return replace(_read_vllm_keys(report, "ttft_from_send"), from_schedule=schedule)
+def read_whet(report: Any) -> Report:
+    """vLLM's keys; TTFT from the send, as the others count it, and from the schedule beside it.
 
-
-def read_vllm(report: Mapping[str, Any]) -> Reported:
-    """The summary of ``--save-result``."""
-    return _read_vllm_keys(report, "ttft")
-
-
-def _read_vllm_keys(report: Mapping[str, Any], ttft: str) -> Reported:
-    return Reported(
+    ``start_times`` are scheduled. Maxima are of its lists, which leave nothing out as warm-up.
+    """
+    due_s, waits_s = report["start_times"], report["queue_times"]
+    longest = {
+        name: max((s * _MS_PER_S for s in report[name] if s is not None), default=None)
+        for name in ("ttfts", "latencies")
+    }
+    return Report(
         count=report["completed"],
-        figures=Figures(
-            ttft_p50_ms=report[f"p50_{ttft}_ms"],
-            ttft_p99_ms=report[f"p99_{ttft}_ms"],
-            tpot_p50_ms=report["p50_tpot_ms"],
-            tpot_p99_ms=report["p99_tpot_ms"],
-        ),
+        figures=_vllm_figures(report, "ttft_from_send")
+        | {"ttft_max_ms": longest["ttfts"], "e2e_max_ms": longest["latencies"]},
+        due_s=tuple(due_s),
+        sent_s=tuple(at_s + wait_s for at_s, wait_s in zip(due_s, waits_s, strict=True)),
+        more={
+            "schedule_ttft_p50_ms": report["p50_ttft_ms"],
+            "schedule_ttft_p99_ms": report["p99_ttft_ms"],
+            "cut": report["run_info"]["timed_requests_before_steady"],
+        },
     )
 
 
-def read_guidellm(report: Mapping[str, Any]) -> Reported:
-    """Its inter-token latency is TPOT here; its ``time_per_output_token`` holds the first token."""
-    metrics = report["benchmarks"][0]["metrics"]
-    first = metrics["time_to_first_token_ms"]["successful"]
-    between = metrics["inter_token_latency_ms"]["successful"]
-    return Reported(
+def read_vllm(report: Any) -> Report:
+    """``start_times`` are sends, and what waited for a place is in ``queue_times``.
+
+    It has both for Poisson arrivals only, and the Rust client has neither.
+    """
+    sent_s, waits_s = (report.get(name, ()) for name in ("start_times", "queue_times"))
+    queued = report.get("p99_e2el_including_client_queue_ms")
+    return Report(
+        count=report["completed"],
+        figures=_vllm_figures(report, "ttft")
+        | {"ttft_max_ms": report["p100_ttft_ms"], "e2e_max_ms": report["p100_e2el_ms"]},
+        due_s=tuple(at_s - wait_s for at_s, wait_s in zip(sent_s, waits_s, strict=False)),
+        sent_s=tuple(sent_s) if waits_s else (),
+        more={} if queued is None else {"queued_e2e_p99_ms": queued},
+    )
+
+
+def _vllm_figures(report: Any, ttft: str) -> Figures:
+    words = (("ttft", ttft, (50, 99)), ("tpot", "tpot", (50, 99)), ("e2e", "e2el", (99,)))
+    return {f"{own}_p{p}_ms": report[f"p{p}_{name}_ms"] for own, name, ps in words for p in ps}
+
+
+def read_guidellm(report: Any) -> Report:
+    """Latencies from its request's start; ``targeted_start`` is the schedule.
+
+    Its inter-token latency is TPOT here; its ``time_per_output_token`` holds the first token. A
+    worker that draws before GuideLLM has set the start puts its first request near 1970 and sends
+    it at once: it is due when it was sent.
+    """
+    benchmark = report["benchmarks"][0]
+    first, between, whole = (
+        benchmark["metrics"][name]["successful"]
+        for name in ("time_to_first_token_ms", "inter_token_latency_ms", "request_latency")
+    )
+    timings = [one["info"]["timings"] for one in benchmark["requests"]["successful"]]
+    sent_s = [one["request_start"] for one in timings]
+    due_s = [one["targeted_start"] or 0.0 for one in timings]
+    pairs = zip(due_s, sent_s, strict=True)
+    return Report(
         count=first["count"],
-        figures=Figures(
-            ttft_p50_ms=first["percentiles"]["p50"],
-            ttft_p99_ms=first["percentiles"]["p99"],
-            tpot_p50_ms=between["percentiles"]["p50"],
-            tpot_p99_ms=between["percentiles"]["p99"],
-        ),
+        figures={
+            "ttft_p50_ms": first["percentiles"]["p50"],
+            "ttft_p99_ms": first["percentiles"]["p99"],
+            "ttft_max_ms": first["max"],
+            "tpot_p50_ms": between["percentiles"]["p50"],
+            "tpot_p99_ms": between["percentiles"]["p99"],
+            "e2e_p99_ms": whole["percentiles"]["p99"] * _MS_PER_S,
+            "e2e_max_ms": whole["max"] * _MS_PER_S,
+        },
+        due_s=tuple(due if at_s - due < _SURELY_S else at_s for due, at_s in pairs),
+        sent_s=tuple(sent_s),
     )
 
 
-def read_aiperf(report: Mapping[str, Any]) -> Reported:
-    """Its inter-token latency is (latency − TTFT) / (tokens − 1) of a request, which is TPOT."""
+def read_aiperf(report: Any) -> Report:
+    """Latencies from its request's start, in ms; it writes no schedule down.
+
+    Its inter-token latency is (latency − TTFT) / (tokens − 1) of a request, which is TPOT.
+    """
     first, between = report["time_to_first_token"], report["inter_token_latency"]
-    return Reported(
+    whole = report["request_latency"]
+    return Report(
         count=first["count"],
-        figures=Figures(
-            ttft_p50_ms=first["p50"],
-            ttft_p99_ms=first["p99"],
-            tpot_p50_ms=between["p50"],
-            tpot_p99_ms=between["p99"],
-        ),
+        figures={
+            "ttft_p50_ms": first["p50"],
+            "ttft_p99_ms": first["p99"],
+            "ttft_max_ms": first["max"],
+            "tpot_p50_ms": between["p50"],
+            "tpot_p99_ms": between["p99"],
+            "e2e_p99_ms": whole["p99"],
+            "e2e_max_ms": whole["max"],
+        },
     )
 
 
-def read_answer(client: Client, folder: Path) -> Reported:
+def read_answer(client: Client, folder: Path) -> Report:
     """What the tool wrote; ``JobError`` where it is not what this version of it writes."""
     try:
         return client.read(json.loads((folder / client.answer).read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise JobError(f"{client.answer} holds no figures ({error!r})") from error
-
-
-def run_client(
-    client: Client, command: list[str], folder: Path, *, limit_s: float, memory: bool
-) -> Spent:
-    """Run to the end. Raises ``JobError`` with the tool's last words where it wrote no answer.
-
-    A tool that wrote its figures and then ended in protest keeps them; ``complaint`` is what it
-    said. CPU is of every process that was waited for, so no other child may end meanwhile.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "log.txt"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    started_s = time.monotonic()
-    with log.open("w") as stream:
-        try:
-            process = subprocess.Popen(
-                command,
-                env=client.environment(),
-                cwd=ROOT if client.name == "whet" else folder,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-            )
-        except OSError as error:
-            raise JobError(str(error)) from error
-        with _Memory(process.pid, watch=memory) as meter:
-            try:
-                process.wait(timeout=limit_s)
-            except subprocess.TimeoutExpired as error:
-                _stop(process)
-                raise JobError(f"stopped after {limit_s:g} s") from error
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    words_of_log = last_words(log.read_text(encoding="utf-8", errors="replace"))
-    words = (
-        f"it ended with code {process.returncode}: {words_of_log}" if process.returncode else None
-    )
-    if not (folder / client.answer).is_file():
-        raise JobError(words or "it wrote no figures")
-    return Spent(
-        cpu_s=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-        total_s=time.monotonic() - started_s,
-        peak_bytes=meter.peak_bytes,
-        complaint=words,
-    )
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """The whole tree: a tool's workers outlive it otherwise."""
-    for child in psutil.Process(process.pid).children(recursive=True):
-        child.kill()
-    process.kill()
-    process.wait()
-
-
-class _Memory:
-    """Peak of the proportional set size of a process tree: shared pages count once."""
-
-    def __init__(self, pid: int, *, watch: bool) -> None:
-        self._root = psutil.Process(pid)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._watch = watch
-        self._peak = 0
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """None where nothing was watched or seen."""
-        return self._peak or None
-
-    def __enter__(self) -> _Memory:
-        if self._watch:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._watch:
-            self._thread.join()
-
-    def _sample(self) -> None:
-        while not self._stop.wait(_SAMPLE_S):
-            try:
-                tree = [self._root, *self._root.children(recursive=True)]
-            except psutil.Error:
-                return
-            self._peak = max(self._peak, sum(map(_pss_bytes, tree)))
-
-
-def _pss_bytes(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().pss)
-    except psutil.Error:
-        return 0

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final, Literal
 
 import numpy as np
@@ -21,24 +21,11 @@ Method = Literal["linear", "inverted_cdf"]
 _STOP_S: Final = 10.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
-    """Percentiles over requests in ms: as a tool reports them, or as they were."""
+Figures = dict[str, float | None]
+"""Percentiles over requests in ms, as a tool has them or as they were, by name: ``ttft_p50_ms``.
 
-    ttft_p50_ms: float | None
-    ttft_p99_ms: float | None
-    tpot_p50_ms: float | None
-    tpot_p99_ms: float | None
-
-    def minus(self, truth: Figures) -> Figures:
-        """This less ``truth``, None where either has none."""
-        mine, true = asdict(self), asdict(truth)
-        return Figures(
-            **{
-                name: None if mine[name] is None or true[name] is None else mine[name] - true[name]
-                for name in mine
-            }
-        )
+``ttft`` counts from the send, ``e2e`` is the whole request; ``max`` stands for the largest.
+"""
 
 
 @contextmanager
@@ -104,12 +91,11 @@ def figures(records: Sequence[ServerRecord], method: Method = "linear") -> Figur
     """The true percentiles, in the definition of percentile that the tool has."""
     first = [value for one in records if (value := ttft_ms(one)) is not None]
     between = [value for one in records if (value := tpot_ms(one)) is not None]
-    return Figures(
-        ttft_p50_ms=percentile(first, 50, method),
-        ttft_p99_ms=percentile(first, 99, method),
-        tpot_p50_ms=percentile(between, 50, method),
-        tpot_p99_ms=percentile(between, 99, method),
-    )
+    return {
+        f"{name}_p{p}_ms": percentile(values, p, method)
+        for name, values in (("ttft", first), ("tpot", between))
+        for p in (50, 99)
+    }
 
 
 def percentile(values: Sequence[float], p: float, method: Method = "linear") -> float | None:

@@ -12,12 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from whet.core.units import NS_PER_S
+from benchmarks.table import Row
+from whet.core.units import GIB, NS_PER_S
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PEER_SCRIPT: Final = ROOT / "benchmarks" / "quantizer_llm_compressor.py"
@@ -47,29 +47,6 @@ class Job:
     dtype: str = "auto"
     batch_size: int = 1
     ignore: tuple[str, ...] = ("lm_head", r"re:.*\.(gate|router)$")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spent:
-    """Where one process' time and memory went.
-
-    ``load_s`` reads the source's weights, ``work_s`` calibrates and quantizes, ``save_s`` writes
-    (and, where a tool does so, verifies). ``total_s`` is the whole process, seen from outside.
-    ``allocated_bytes`` is what the process' own allocator says; ``peak_bytes`` the device's memory
-    above what was in use before (sampled), on a CPU the process' resident memory.
-    """
-
-    import_s: float
-    load_s: float
-    work_s: float
-    save_s: float
-    total_s: float
-    peak_bytes: int
-    allocated_bytes: int | None
-    samples: int
-    tokens: int
-    versions: tuple[tuple[str, str], ...]
-    phases: tuple[tuple[str, float], ...] = ()
 
 
 class JobError(Exception):
@@ -139,13 +116,22 @@ def peer_tool(python: str, python_path: str | None) -> Tool:
     )
 
 
-def run_job(tool: Tool, job: Job, scratch: Path, *, limit_s: float) -> Spent:
-    """Run ``job`` to its end, or for ``limit_s``. Raises ``JobError`` with its last words."""
+def run_job(tool: Tool, job: Job, scratch: Path, *, limit_s: float) -> Row:
+    """Run ``job`` to its end, or for ``limit_s``: columns of a row.
+
+    ``load_s`` reads the source's weights, ``work_s`` calibrates and quantizes, ``save_s`` writes
+    (and, where a tool does so, verifies); ``without_loading_s`` is work and saving, ``total_s`` the
+    whole process, seen from outside. ``peak_memory_gib`` is the device's, sampled from outside and
+    above what was in use before, or on a CPU the process' resident memory, as ``memory_kind`` says;
+    ``allocated_gib`` is what the process' own allocator says. Raises ``JobError`` with its last
+    words.
+    """
     scratch.mkdir(parents=True, exist_ok=True)
     job_file, answer, log = (scratch / name for name in ("job.json", "result.json", "log.txt"))
     answer.unlink(missing_ok=True)
     job_file.write_text(json.dumps(asdict(job)), encoding="utf-8")
-    with DeviceMeter(watch=job.device != "cpu") as meter, log.open("w") as stream:
+    on_device = job.device != "cpu"
+    with DeviceMeter(watch=on_device) as meter, log.open("w") as stream:
         started_ns = time.monotonic_ns()
         try:
             done = subprocess.run(
@@ -166,21 +152,20 @@ def run_job(tool: Tool, job: Job, scratch: Path, *, limit_s: float) -> Spent:
     if done.returncode or not answer.is_file():
         words = last_words(log.read_text(encoding="utf-8", errors="replace"))
         raise JobError(words or f"it ended with code {done.returncode} and said nothing")
-    return _spent(json.loads(answer.read_text(encoding="utf-8")), total_s, meter.peak_bytes)
-
-
-def _spent(answer: Mapping[str, Any], total_s: float, device_bytes: int | None) -> Spent:
-    seconds = {name: float(answer[name]) for name in ("import_s", "load_s", "work_s", "save_s")}
-    return Spent(
-        **seconds,
-        total_s=total_s,
-        peak_bytes=answer["resident_bytes"] if device_bytes is None else device_bytes,
-        allocated_bytes=answer["allocated_bytes"],
-        samples=answer["samples"],
-        tokens=answer["tokens"],
-        versions=tuple(sorted(answer["versions"].items())),
-        phases=tuple(answer.get("phases", {}).items()),
-    )
+    made = json.loads(answer.read_text(encoding="utf-8"))
+    allocated, phases = made["allocated_bytes"], made.get("phases", {})
+    return {
+        "calibration_samples": made["samples"] or None,
+        "calibration_tokens": made["tokens"] or None,
+        **{name: made[name] for name in ("import_s", "load_s", "work_s", "save_s")},
+        "without_loading_s": made["work_s"] + made["save_s"],
+        "total_s": total_s,
+        "peak_memory_gib": (meter.peak_bytes if on_device else made["resident_bytes"]) / GIB,
+        "memory_kind": "device" if on_device else "process",
+        "allocated_gib": None if allocated is None else allocated / GIB,
+        "phases": " ".join(f"{name}={seconds:.2f}" for name, seconds in phases.items()) or None,
+        "versions": " ".join(f"{name}={it}" for name, it in sorted(made["versions"].items())),
+    }
 
 
 def last_words(log: str) -> str:
@@ -204,9 +189,9 @@ class DeviceMeter:
         self._before = 0
 
     @property
-    def peak_bytes(self) -> int | None:
-        """None where nothing was watched."""
-        return self._peak - self._before if self._watch else None
+    def peak_bytes(self) -> int:
+        """0 where nothing was watched."""
+        return self._peak - self._before
 
     def __enter__(self) -> DeviceMeter:
         """Take the memory in use as the floor, and start."""

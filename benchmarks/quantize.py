@@ -17,18 +17,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from lab.inputs import write_inputs
 
 from benchmarks.jobs import Job, JobError, Tool, peer_tool, run_job, whet_tool
-from benchmarks.table import Row, spent_values, summary, write_rows
+from benchmarks.table import Results, Row, table
 from whet.checkpoint import read_facts
 from whet.core.errors import WhetError
-from whet.core.provenance import environment, find_device
-from whet.core.store import write_atomic
+from whet.core.provenance import environment, find_device, now
 from whet.demo import pair_paths
 from whet.quant import load_calibration
 from whet.quant.checkpoint_record import copy_beside
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (WhetError, JobError) as error:
         print(f"quantize: {error}", file=sys.stderr)
         return 1
-    return 0 if all(row.failure is None for row in rows) else 1
+    return 0 if all(row["failure"] is None for row in rows) else 1
 
 
 class Benchmark:
@@ -69,14 +68,10 @@ class Benchmark:
         self._no_ids.write_text("[]", encoding="utf-8")
         self._source: Path = options.model or pair_paths()[0]
         self._here = environment()
-        self._rows: list[Row] = []
-        if options.calibration is None:
-            write_inputs(work / "inputs", seed=0)
+        self._results = Results(options.out, summary)
 
     def run(self, tools: Sequence[Tool]) -> list[Row]:
         """Run every tool, method and seed in turn."""
-        card = json.dumps(asdict(self._here), indent=1) + "\n"
-        write_atomic(self._options.out / "environment.json", card.encode())
         for tool in tools:
             tool.warm_up(self._options.device)
         for seed in self._options.seeds:
@@ -84,34 +79,28 @@ class Benchmark:
             for method in self._options.methods:
                 for tool in tools:
                     self._one(tool, method, seed, text)
-        print(summary(self._rows))
-        return self._rows
+        print(summary(self._results.rows))
+        return self._results.rows
 
     def _one(self, tool: Tool, method: str, seed: int, text: Text) -> None:
         out = (self._options.keep or self._work) / f"{tool.name}-{method}-{seed}"
         job = self._job(method, seed, text, out)
         row = self._row(tool, job)
         try:
-            spent = run_job(tool, job, self._work / "scratch", limit_s=self._options.limit_s)
+            row |= run_job(tool, job, self._work / "scratch", limit_s=self._options.limit_s)
             if tool.name != "whet":  # llm-compressor writes weights and config.json alone
                 copy_beside(self._source, out)
             facts = read_facts(out)
-            stored = {
-                "bits_per_weight": facts.stored.bits_per_weight,
-                "weight_bytes": facts.weight_bytes,
-            }
-            values: dict[str, Any] = spent_values(spent, job.device) | stored
-            row = replace(row, **values)
-            if spent.tokens not in (0, text.tokens):
-                raise JobError(f"it calibrated on {spent.tokens} tokens instead of {text.tokens}")
+            row["bits_per_weight"] = facts.stored.bits_per_weight
+            row["weight_bytes"] = facts.weight_bytes
+            if row["calibration_tokens"] not in (None, text.tokens):
+                used = row["calibration_tokens"]
+                raise JobError(f"it calibrated on {used} tokens instead of {text.tokens}")
         except (JobError, WhetError) as error:
-            row = replace(row, failure=str(error))
-        if self._options.keep is None or row.failure is not None:
+            row["failure"] = str(error)
+        if self._options.keep is None or row["failure"] is not None:
             shutil.rmtree(out, ignore_errors=True)
-        self._rows.append(row)
-        write_rows(self._rows, self._options.out / "runs.csv")
-        (self._options.out / "table.md").write_text(summary(self._rows), encoding="utf-8")
-        print(_line(row), flush=True)
+        self._results.keep(row, _line(row))
 
     def _job(self, method: str, seed: int, text: Text, out: Path) -> Job:
         options = self._options
@@ -134,20 +123,21 @@ class Benchmark:
 
     def _row(self, tool: Tool, job: Job) -> Row:
         peer = tool.name != "whet"
-        return Row(
-            tool=tool.name,
-            method=job.method,
-            scheme=job.scheme,
-            group_size=job.group_size,
-            seed=job.seed,
-            model=self._options.model_name or self._source.name,
-            device=self._here.device.name if job.device != "cpu" else self._here.cpu,
-            threads=int(os.environ.get("OMP_NUM_THREADS", self._here.cpu_count)),
-            compute_dtype=job.dtype if peer else None,
-            peer_batch=job.batch_size if peer else None,
-            started_at=environment().started_at,
-            git_commit=self._here.git_commit,
-        )
+        return {
+            "tool": tool.name,
+            "method": job.method,
+            "scheme": job.scheme,
+            "group_size": job.group_size,
+            "seed": job.seed,
+            "model": self._options.model_name or self._source.name,
+            "device": self._here.device.name if job.device != "cpu" else self._here.cpu,
+            "threads": int(os.environ.get("OMP_NUM_THREADS", self._here.cpu_count)),
+            "compute_dtype": job.dtype if peer else None,
+            "peer_batch": job.batch_size if peer else None,
+            "started_at": now(),
+            "git_commit": self._here.git_commit,
+            "failure": None,
+        }
 
     def _calibration(self, seed: int) -> Text:
         """The person's file, or demo chats drawn by the seed; ids as every tool will see them."""
@@ -168,14 +158,36 @@ class Benchmark:
         return Text(file=file, ids=ids, tokens=drawn.facts.tokens)
 
 
+def summary(rows: Sequence[Row]) -> str:
+    """A markdown table: a line for each tool and method, the mean over seeds with its range."""
+    columns = (
+        ("s without loading", "without_loading_s", 1),
+        ("s in all", "total_s", 1),
+        ("peak GiB", "peak_memory_gib", 2),
+        ("bits", "bits_per_weight", 3),
+    )
+    return table(rows, {"quantizer": _name}, columns, runs="seeds")
+
+
+def _name(row: Row) -> str:
+    """Tool and method of a line; the batch where it is not the peer's default.
+
+    This project's searches end with a refit of scales and codes, which published AWQ and GPTQ lack.
+    """
+    batch = "" if row["peer_batch"] in (None, 1) else f", batch {row['peer_batch']}"
+    refit = " + refit" if row["tool"] == "whet" and row["method"] != "rtn" else ""
+    return f"{row['tool']} {row['method']}{refit}{batch}"
+
+
 def _line(row: Row) -> str:
     """One run, for whoever waits."""
-    name = f"{row.tool} {row.method} seed {row.seed}"
-    if row.failure is not None:
-        return f"{name}: {row.failure}"
+    name = f"{row['tool']} {row['method']} seed {row['seed']}"
+    if row["failure"] is not None:
+        return name
     return (
-        f"{name}: {row.total_s:.1f} s in all, {row.without_loading_s:.1f} s without loading, "
-        f"{row.peak_memory_gib:.2f} GiB ({row.memory_kind}), {row.bits_per_weight:.3f} bits"
+        f"{name}: {row['total_s']:.1f} s in all, {row['without_loading_s']:.1f} s without loading, "
+        f"{row['peak_memory_gib']:.2f} GiB ({row['memory_kind']}), "
+        f"{row['bits_per_weight']:.3f} bits"
     )
 
 

@@ -15,7 +15,7 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -309,7 +309,7 @@ def main() -> None:
         for minutes in MINUTES
         for row in rows(problem, minutes)
     ]
-    write_rows(result, options.out)
+    write_rows([asdict(row) for row in result], options.out)
     for minutes in MINUTES:
         for how in WAYS:
             same = [row for row in result if (row.minutes, row.how) == (minutes, how)]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
+from benchmarks.gate_coverage import BASELINE
 from whet.core.load import Load
 from whet.core.records.decision import Decision
 from whet.core.records.evidence import Claim, Verdict
@@ -183,19 +184,8 @@ def server_at_rates(rng: np.random.Generator, *, sigma: float, gain: float = 0.0
 
 
 def _passed(name: str) -> QualityRecord:
-    return QualityRecord(
-        variant=name,
-        baseline=DEFAULT,
-        perplexity=None,
-        perplexity_ratio=None,
-        nll=(),
-        tasks=(),
-        answers=(),
-        examples=(),
-        verdicts=tuple((tolerance, "pass") for tolerance in ObjectiveSpec().quality),
-        reason=None,
-        seconds=0.0,
-    )
+    passed = tuple((tolerance, "pass") for tolerance in ObjectiveSpec().quality)
+    return replace(BASELINE, variant=name, baseline=DEFAULT, verdicts=passed)
 
 
 def _proved(name: str) -> Verdict:

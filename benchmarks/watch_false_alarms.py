@@ -10,7 +10,6 @@ alarm with its name) to OUT. Every period goes through the functions that ``whet
 from __future__ import annotations
 
 import argparse
-import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from tests.watch.traffic import (
     simulated_references,
 )
 
+from benchmarks.table import write_rows
 from whet.watch.state import WatchState, advance
 
 _WARM_UP: Final = 90
@@ -76,37 +76,35 @@ def delay(seed: int, changed: Truth, wanted: str) -> Delay:
     return Delay(name=name, first=first, right=None)
 
 
-def _alarm_rows(months: Sequence[Counter[str]], each: int) -> Iterator[tuple[object, ...]]:
+def _alarm_rows(months: Sequence[Counter[str]], each: int) -> Iterator[dict[str, object]]:
     for at, mix in enumerate(MIXES):
         own = months[at * each : (at + 1) * each]
         total = sum(own, Counter[str]())
-        causes = ", ".join(f"{name} {count}" for name, count in total.most_common())
-        yield mix, each, total.total(), max(month.total() for month in own), causes
+        yield {
+            "mix": mix,
+            "months": each,
+            "alarms": total.total(),
+            "most in one month": max(month.total() for month in own),
+            "causes": ", ".join(f"{name} {count}" for name, count in total.most_common()),
+        }
 
 
-def _delay_rows(repetitions: int) -> Iterator[tuple[object, ...]]:
+def _delay_rows(repetitions: int) -> Iterator[dict[str, object]]:
     before = Truth()
     for wanted, changed in shifts():
         fields = [f for f in Truth.__slots__ if getattr(changed, f) != getattr(before, f)]
-        words = ", ".join(f"{f} {getattr(before, f):g} → {getattr(changed, f):g}" for f in fields)
         delays = [delay(seed, changed, wanted) for seed in range(repetitions)]
         right = [item.right for item in delays if item.right is not None]
-        yield (
-            words,
-            wanted,
-            f"{len(right)}/{repetitions}",
-            f"{median(right):g}" if right else "",
-            max(right, default=""),
-            sum(item.name != wanted for item in delays),
-        )
-
-
-def _write(path: Path, header: Sequence[str], rows: Iterator[tuple[object, ...]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+        yield {
+            "change": ", ".join(
+                f"{f} {getattr(before, f):g} → {getattr(changed, f):g}" for f in fields
+            ),
+            "cause": wanted,
+            "named": f"{len(right)}/{repetitions}",
+            "median periods": f"{median(right):g}" if right else "",
+            "most periods": max(right, default=""),
+            "another name first": sum(item.name != wanted for item in delays),
+        }
 
 
 def main() -> None:
@@ -121,16 +119,8 @@ def main() -> None:
     with Pool(options.processes) as pool:
         seeds = range(options.first_seed, options.first_seed + options.months)
         months = pool.starmap(false_alarms, [(s, m) for m in MIXES for s in seeds], chunksize=1)
-    _write(
-        options.out / "false_alarms.csv",
-        ("mix", "months", "alarms", "most in one month", "causes"),
-        _alarm_rows(months, options.months),
-    )
-    _write(
-        options.out / "delays.csv",
-        ("change", "cause", "named", "median periods", "most periods", "another name first"),
-        _delay_rows(options.repetitions),
-    )
+    write_rows(list(_alarm_rows(months, options.months)), options.out / "false_alarms.csv")
+    write_rows(list(_delay_rows(options.repetitions)), options.out / "delays.csv")
 
 
 if __name__ == "__main__":

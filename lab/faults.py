@@ -54,6 +54,25 @@ def scale_layer(source: Path, out: Path, layer: int, factor: float = 1.05) -> Pa
     return _rewrite(source, out, changes)
 
 
+def round_weights(source: Path, out: Path, bits: int, group: int = 128) -> Path:
+    """Every linear weight of a 16-bit folder rounded to the nearest of 2^bits levels.
+
+    Symmetric, in groups of inputs; the scale is absmax / (2^(bits-1) − 0.5), as compressed-tensors
+    has it for symmetric integers.
+    """
+    levels = 2 ** (bits - 1)
+
+    def rounded(weight: Tensor) -> Tensor:
+        grouped = weight.float().view(weight.shape[0], -1, group)
+        scale = grouped.abs().amax(-1, keepdim=True).clamp(min=1e-8) / (levels - 0.5)
+        near = (grouped / scale).round().clamp(-levels, levels - 1) * scale
+        return near.view_as(weight).to(weight.dtype)
+
+    inside = {name: len(header.shape) for name, header in read_headers(source).items()}
+    linear = [n for n, size in inside.items() if _LAYER.search(n) and size == _MATRIX]
+    return _rewrite(source, out, dict.fromkeys(linear, rounded))
+
+
 def swap_tokens(source: Path, out: Path, a: str | None = None, b: str | None = None) -> Path:
     """The ids of two entries of tokenizer.json's vocabulary exchanged; weights unchanged.
 

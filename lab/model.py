@@ -76,22 +76,6 @@ TARGET = Shape(hidden=384, layers=6, heads=3, kv_heads=1, mlp=1024)
 DRAFT = Shape(hidden=128, layers=2, heads=1, kv_heads=1, mlp=384)
 
 
-@dataclass(slots=True)
-class Cache:
-    """Keys and values of earlier positions, one pair of [B, G, T, D] a layer."""
-
-    keys: list[Tensor]
-    values: list[Tensor]
-
-    @classmethod
-    def empty(cls, model: Llama, batch: int, length: int) -> Cache:
-        """Room for ``length`` positions."""
-        shape = (batch, model.shape.kv_heads, length, model.shape.head_dim)
-        weight = model.model.embed_tokens.weight
-        made = [weight.new_zeros(shape) for _ in range(2 * model.shape.layers)]
-        return cls(made[::2], made[1::2])
-
-
 class Attention(nn.Module):
     """Grouped-query attention with rotary positions (arXiv 2104.09864, halves rotated)."""
 
@@ -103,44 +87,21 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
         self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
 
-    def forward(self, x: Tensor, turn: Tensor, past: Past | None) -> Tensor:
-        """x [B, T, hidden], turn [B or 1, 1, T, D/2] complex angles as (cos, sin) stacked last."""
+    def forward(self, x: Tensor, turn: Tensor) -> Tensor:
+        """x [B, T, hidden], turn [2, 1, 1, T, D/2] angles as (cos, sin)."""
         batch, length, _ = x.shape
         query = rotate(self._split(self.q_proj(x)), turn)
         key = rotate(self._split(self.k_proj(x)), turn)
         value = self._split(self.v_proj(x))
-        if past is None:
-            mixed = functional.scaled_dot_product_attention(
-                query, key, value, is_causal=True, enable_gqa=True
-            )
-        else:
-            key, value = past.extend(key, value)
-            mixed = functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=past.mask, enable_gqa=True
-            )
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=True
+        )
         out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
         return out
 
     def _split(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
         return x.view(batch, length, -1, self.shape.head_dim).transpose(1, 2)
-
-
-@dataclass(slots=True)
-class Past:
-    """One layer's cache and where this call writes into it: positions [B, T], mask [B, 1, T, S]."""
-
-    keys: Tensor
-    values: Tensor
-    positions: Tensor
-    mask: Tensor
-
-    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values [B, G, T, D] and return all of them."""
-        rows = torch.arange(key.shape[0], device=key.device)[:, None]
-        self.keys[rows, :, self.positions] = key.transpose(1, 2)
-        self.values[rows, :, self.positions] = value.transpose(1, 2)
-        return self.keys, self.values
 
 
 class Mlp(nn.Module):
@@ -168,9 +129,9 @@ class Block(nn.Module):
         self.input_layernorm = nn.RMSNorm(shape.hidden, eps=shape.epsilon)
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden, eps=shape.epsilon)
 
-    def forward(self, x: Tensor, turn: Tensor, past: Past | None) -> Tensor:
+    def forward(self, x: Tensor, turn: Tensor) -> Tensor:
         """x [B, T, hidden]."""
-        x = x + self.self_attn(self.input_layernorm(x), turn, past)
+        x = x + self.self_attn(self.input_layernorm(x), turn)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -201,31 +162,13 @@ class Llama(nn.Module):
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 nn.init.normal_(weight, std=0.02 / (2 * shape.layers) ** 0.5)
 
-    def forward(
-        self, ids: Tensor, cache: Cache | None = None, positions: Tensor | None = None
-    ) -> Tensor:
-        """Logits [B, T, vocabulary] of ids [B, T]; positions [B, T] go with a cache."""
-        turns = self.get_buffer("turns")
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits [B, T, vocabulary] of ids [B, T]."""
+        turn = self.get_buffer("turns")[:, None, None, : ids.shape[1]]
         x = self.model.embed_tokens(ids)
-        if positions is None:
-            turn = turns[:, None, None, : ids.shape[1]]
-        else:
-            turn = turns[:, positions][:, :, None]
-        for index, layer in enumerate(self.model.layers):
-            past = None
-            if cache is not None and positions is not None:
-                places = torch.arange(cache.keys[index].shape[2], device=ids.device)
-                mask = places <= positions[:, None, :, None]
-                past = Past(cache.keys[index], cache.values[index], positions, mask)
-            x = layer(x, turn, past)
+        for layer in self.model.layers:
+            x = layer(x, turn)
         return functional.linear(self.model.norm(x), self.model.embed_tokens.weight)
-
-    def place(self, device: torch.device, dtype: torch.dtype) -> Llama:
-        """Move the weights to a device and type; the rotary angles stay in float32."""
-        turns = self.get_buffer("turns")
-        self.to(device, dtype)
-        self.turns = turns.to(device)
-        return self
 
     @staticmethod
     def _start(module: nn.Module) -> None:
@@ -234,7 +177,7 @@ class Llama(nn.Module):
 
 
 def rotate(x: Tensor, turn: Tensor) -> Tensor:
-    """Rotary positions on x [B, heads, T, D]; turn is (cos, sin) [2, B or 1, 1, T, D/2]."""
+    """Rotary positions on x [B, heads, T, D]; turn is (cos, sin) [2, 1, 1, T, D/2]."""
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = turn[0], turn[1]
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

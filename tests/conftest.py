@@ -1,4 +1,7 @@
-"""What every test shares: one thread for each parallel worker, and no `gpu` test without a GPU."""
+"""What every test shares: one thread for each parallel worker, no wait for the disk, no lost GPU.
+
+A `gpu` test is skipped where there is no GPU.
+"""
 
 import os
 import shutil
@@ -18,6 +21,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _no_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run syncs each record, against a loss of power: no test cuts it, and many write a run."""
+    monkeypatch.setattr("whet.core.store.os.fsync", lambda _handle: None)
 
 
 @pytest.fixture

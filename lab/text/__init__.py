@@ -2,8 +2,7 @@
 
 from lab.text.corpus import document, documents, draw_exchange, draw_system
 from lab.text.dialogue import Document, Exchange, Message
-from lab.text.dice import Dice
-from lab.text.split import Split, split_of
+from lab.text.dice import Dice, Split, split_of
 
 __all__ = [
     "Dice",

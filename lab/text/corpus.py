@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lab.text.dialogue import Document, Exchange
-from lab.text.dice import Dice
+from lab.text.dice import Dice, Split
 from lab.text.extraction import extraction
 from lab.text.letters import letter
 from lab.text.orders import correction
-from lab.text.questions import catalogue_question, policy_question
-from lab.text.routing import routing
+from lab.text.questions import catalogue_question, policy_question, routing
 from lab.text.shop import draw_shop
-from lab.text.split import Split
 from lab.text.sums import arithmetic
 from lab.text.system import SystemPrompt, long_system, no_system, short_system
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from lab.text.dialogue import Exchange
-from lab.text.dice import Dice
-from lab.text.split import Split
+from lab.text.dice import Dice, Split
 from lab.text.system import SystemPrompt
 from lab.text.tickets import Ticket, draw_ticket
 

@@ -10,8 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from lab.text.dialogue import Exchange
-from lab.text.dice import Dice
-from lab.text.split import Split
+from lab.text.dice import Dice, Split
 from lab.text.system import SystemPrompt
 from lab.text.tickets import Ticket, draw_ticket
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 
 from lab.text.dialogue import Exchange, Message
-from lab.text.dice import Dice
-from lab.text.split import Split
+from lab.text.dice import Dice, Split
 from lab.text.system import SystemPrompt
 from lab.text.tickets import Item, draw_items, spell_item, spell_items
 

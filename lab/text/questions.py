@@ -1,14 +1,14 @@
-"""Questions that a long system prompt answers: facts of the catalogue, policies, comparisons."""
+"""What a long system prompt answers: facts of the catalogue, policies, comparisons, desks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from lab.text.dialogue import Exchange
-from lab.text.dice import Dice
+from lab.text.dice import Dice, Split
 from lab.text.shop import Product, draw_product, money
-from lab.text.split import Split
 from lab.text.system import SystemPrompt, weight
+from lab.text.tickets import draw_ticket
 
 NOT_LISTED = "not listed"
 NOT_SAID = "The guidelines do not say."
@@ -30,6 +30,12 @@ POLICY_QUESTIONS: Mapping[str, tuple[str, ...]] = {
     "claim_limit": ("Until when must damage be reported?", "How long can I claim damage?"),
     "order_limit": ("How much may one order hold?", "What is the limit of one order?"),
 }
+ROUTE_REQUESTS = (
+    "Which desk takes this ticket?",
+    "Route this ticket.",
+    "Name the desk for this ticket.",
+    "Who should get this ticket?",
+)
 _ATTRIBUTES: tuple[tuple[Callable[[Product], str], tuple[str, ...]], ...] = (
     (
         lambda product: f"{money(product.price_cents)} EUR",
@@ -92,6 +98,14 @@ def policy_question(dice: Dice, system: SystemPrompt) -> Exchange:
     key = dice.pick(untold) if untold and (not told or dice.chance(0.1)) else dice.pick(told)
     answer = system.shop.policies[key] if key in system.policies else NOT_SAID
     return _recall(dice.pick(POLICY_QUESTIONS[key]) + dice.pick(HINTS), answer)
+
+
+def routing(dice: Dice, split: Split, system: SystemPrompt) -> Exchange:
+    """A ticket whose issue decides the desk; the reply is the desk's name."""
+    ticket = draw_ticket(dice, split, system)
+    desk = system.shop.routing[ticket.issue]
+    body = f"{dice.pick(ROUTE_REQUESTS)}\nTicket: {ticket.text}"
+    return Exchange(task="routing", user=body, reply=desk, scorer="exact", expected=desk)
 
 
 def _unlisted(dice: Dice, split: Split, system: SystemPrompt) -> Exchange:

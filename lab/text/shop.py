@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lab.text.dice import Dice
-from lab.text.split import Split, owned
+from lab.text.dice import Dice, Split, owned
 from lab.text.words import (
     AGENTS,
     CITIES,

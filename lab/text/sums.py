@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from lab.text.dialogue import Exchange
-from lab.text.dice import Dice
+from lab.text.dice import Dice, Split, owned
 from lab.text.shop import draw_price, draw_product, money
-from lab.text.split import Split, owned
 from lab.text.system import SystemPrompt
 
 PLUS = ("What is {a} + {b}?", "Add {a} and {b}.", "{a} plus {b}?", "Sum up {a} and {b}.")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lab.text.dice import Dice
+from lab.text.dice import Dice, Split, owned
 from lab.text.shop import ISSUES, draw_product
-from lab.text.split import Split, owned
 from lab.text.system import SystemPrompt
 from lab.text.words import CITIES, FIRST_NAMES, LAST_NAMES, MAIL_HOSTS, NUMBER_WORDS
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tests import records
 from whet.core.load import Load
 from whet.core.records.decision import Decision, MatrixEntry
 from whet.core.records.evidence import Claim, Verdict
@@ -69,18 +70,11 @@ def quality(
     reason: str | None = None,
 ) -> QualityRecord:
     """A record whose verdicts at 1, 2 and 5 % are ``words``."""
-    return QualityRecord(
+    return records.quality(
         variant=variant,
-        baseline="fp16",
-        perplexity=None,
         perplexity_ratio=None if ratio is None else estimate(ratio, 0.001),
-        nll=(),
-        tasks=(),
-        answers=(),
-        examples=(),
         verdicts=tuple(zip((0.01, 0.02, 0.05), words, strict=True)),
         reason=reason,
-        seconds=1.0,
     )
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 
-from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from tests.records import variant
+from whet.core.records.engine import ResolvedEngine, Speculation
 from whet.core.spec import EngineSpec
 from whet.deploy.render import Site, render
 from whet.engines import get_profile
@@ -30,17 +31,10 @@ AWKWARD = """it's "a" $b ${c} $(d): #e 🙂"""
 
 def resolved(*, installed: str = "0.32.0", **change: Any) -> ResolvedEngine:
     """As vLLM's own adapter resolves it, so that the command is the real one."""
-    values: dict[str, Any] = {
-        "name": "v",
-        "weights": "16bit",
-        "scheme": "BF16",
-        "model_path": "/checkpoints/target",
-        "speculation": None,
-        "prefix_cache": True,
-    }
     found = Installed(version=installed, cpu_build=True)
-    variant = Variant(**{**values, **change})
-    return VllmEngine(find=lambda _python: found).resolve(variant, EngineSpec())
+    plain = {"scheme": "BF16", "model_path": "/checkpoints/target", "prefix_cache": True}
+    made = variant(**{**plain, **change})
+    return VllmEngine(find=lambda _python: found).resolve(made, EngineSpec())
 
 
 def draft_and_adapters() -> ResolvedEngine:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from tests.records import variant
+from whet.core.records.engine import ResolvedEngine, Speculation
 from whet.core.spec import EngineSpec
 from whet.deploy.render import write_deployment
 from whet.engines.compatibility import Installed
@@ -26,17 +27,9 @@ def _flags(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def resolved(**change: Any) -> ResolvedEngine:
     """As vLLM's own adapter resolves it, so that the command is the real one."""
-    values: dict[str, Any] = {
-        "name": "v",
-        "weights": "16bit",
-        "scheme": "BF16",
-        "model_path": "/models-here/target",
-        "speculation": None,
-        "prefix_cache": False,
-    }
     installed = Installed(version="0.32.0", cpu_build=True)
-    variant = Variant(**{**values, **change})
-    return VllmEngine(find=lambda _python: installed).resolve(variant, EngineSpec())
+    made = variant(**{"scheme": "BF16", "model_path": "/models-here/target", **change})
+    return VllmEngine(find=lambda _python: installed).resolve(made, EngineSpec())
 
 
 def written(folder: Path, engine: ResolvedEngine) -> tuple[dict[str, Any], str]:

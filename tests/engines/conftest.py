@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import records
 from whet.core.records.engine import ResolvedEngine, Variant
 
 MARK = f"whet-test-{os.getpid()}"
@@ -17,15 +18,8 @@ Resolve = Callable[..., ResolvedEngine]
 
 
 def make_variant(**changes: object) -> Variant:
-    values: dict[str, object] = {
-        "name": "awq",
-        "weights": "awq",
-        "scheme": "W4A16",
-        "model_path": "/checkpoints/awq",
-        "speculation": None,
-        "prefix_cache": False,
-    }
-    return Variant(**{**values, **changes})  # type: ignore[arg-type]
+    awq = {"name": "awq", "weights": "awq", "scheme": "W4A16", "model_path": "/checkpoints/awq"}
+    return records.variant(**{**awq, **changes})
 
 
 @pytest.fixture
@@ -33,14 +27,11 @@ def resolve() -> Resolve:
     """``resolve(mode, ready_timeout_s=…)``: the scripted engine in that mode."""
 
     def make(mode: str, *, ready_timeout_s: float = 20.0) -> ResolvedEngine:
-        return ResolvedEngine(
-            variant=make_variant(),
-            engine="vllm",
+        return records.resolved(
+            make_variant(),
             engine_version="9.9",
-            device="cpu",
             served_model_name="fake",
             argv=(sys.executable, str(FAKE), mode, "{port}", MARK),
-            env=(),
             serve_line="fake serve",
             ready_timeout_s=ready_timeout_s,
         )

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.records import variant
 from whet import engines
 from whet.client import scrape
-from whet.core.records.engine import Variant
 from whet.core.spec import EngineSpec
 from whet.engines import ENGINES, get_engine, get_profile
 
@@ -52,15 +52,7 @@ def test_one_folder_adds_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "echo_server.py").write_text(SERVER, encoding="utf-8")
     assert "echo" in ENGINES
     engine, profile = get_engine("echo"), get_profile("echo")
-    variant = Variant(
-        name="v",
-        weights="16bit",
-        scheme="16bit",
-        model_path="/m",
-        speculation=None,
-        prefix_cache=False,
-    )
-    resolved = engine.resolve(variant, EngineSpec(name="echo"))
+    resolved = engine.resolve(variant(), EngineSpec(name="echo"))
     assert engine.unsupported(resolved) is None
     with engine.serve(resolved, log=tmp_path / "log.txt") as server:
         counters = scrape(server.base_url, names=profile.counters.names)

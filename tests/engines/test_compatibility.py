@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import records
 from tests.engines.conftest import make_variant
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
 from whet.engines import compatibility
@@ -41,17 +42,7 @@ def row(**changes: object) -> Row:
 
 
 def resolved(variant: Variant, version: str = "0.32.0") -> ResolvedEngine:
-    return ResolvedEngine(
-        variant=variant,
-        engine="vllm",
-        engine_version=version,
-        device="cpu",
-        served_model_name="m",
-        argv=(),
-        env=(),
-        serve_line="",
-        ready_timeout_s=1.0,
-    )
+    return records.resolved(variant, engine_version=version)
 
 
 def outcome(lever: str, machine: Machine, version: str = "0.32.0", **changes: object) -> str | None:

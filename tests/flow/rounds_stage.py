@@ -7,19 +7,22 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from tests.checkpoint_factory import write_tiny_llama
 from tests.flow.stage import FakeEngine, FakeServer, tiny_spec
 from tests.metrics.events import steady, trial
+from tests.records import quality
 from whet.core.errors import EngineLostError, EngineStartError
 from whet.core.protocols import Observer, Server, Silent
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import Declared
 from whet.core.records.load import TrialRecord
-from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import LosslessCheck
 from whet.core.records.summary import CellSummary
 from whet.core.spec import Spec
@@ -28,6 +31,7 @@ from whet.engines import get_profile
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder
 from whet.load import TrialInterrupted, TrialLost, TrialPlan
+from whet.load.prompts import Renderer, load_renderer
 from whet.quality import Measured, QualityPlan
 from whet.quality.continuations import Continuations
 from whet.quality.lossless import PlainReference
@@ -160,18 +164,9 @@ class Bench:
 
     def measure_quality(self, _url: str, _model: str, plan: QualityPlan, **_asked: Any) -> Measured:
         self.judged.append((plan.variant, plan.baseline is not None))
-        record = QualityRecord(
+        record = quality(
             variant=plan.variant,
-            baseline="fp16",
-            perplexity=None,
-            perplexity_ratio=None,
-            nll=(),
-            tasks=(),
-            answers=(),
-            examples=(),
             verdicts=tuple((limit, "pass") for limit in (0.01, 0.02, 0.05) if self.passes),
-            reason=None,
-            seconds=0.0,
             lossless=COMPARED if plan.checks and plan.checks.plain else None,
         )
         return Measured(
@@ -185,8 +180,18 @@ def patch_declared(monkeypatch: pytest.MonkeyPatch, read: Callable[[str], Declar
     monkeypatch.setattr("whet.flow.run.measure.session.get_profile", lambda _name: profile)
 
 
+@cache
+def _renderer(max_tokens: int | None, variables: Any = ()) -> Renderer:
+    """One for every tiny checkpoint, which renders a prompt once: half of a story's time."""
+    with TemporaryDirectory() as folder:
+        renderer = load_renderer(write_tiny_llama(Path(folder)), max_tokens, variables)
+    renderer.render = cache(renderer.render)
+    return renderer
+
+
 def build_bench(monkeypatch: pytest.MonkeyPatch, made: Bench | None = None) -> Bench:
     made = made or Bench()
+    monkeypatch.setattr("whet.load.workload.load_renderer", lambda _folder, *how: _renderer(*how))
     monkeypatch.setattr("whet.flow.serving.run_trial", made.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
     monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", made.measure_quality)

@@ -127,6 +127,15 @@ def test_a_scale_of_one_file_of_several_leaves_the_others(good: Path, tmp_path: 
     loaded(bad)
 
 
+def test_linear_weights_are_rounded_to_few_levels_a_group_and_no_other(tmp_path: Path) -> None:
+    bad = faults.round_weights(TARGET, tmp_path / "bad", 2)
+    names = changed_tensors(TARGET, bad)
+    assert {name.split(".", 3)[-1].removesuffix(".weight") for name in names} == LINEARS
+    for name in names:
+        for group in tensors(bad)[name].view(-1, 128)[:4]:
+            assert len(group.unique()) <= 4
+
+
 def test_a_layer_that_is_not_there_is_refused(good: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no linear weights in layer 2"):
         faults.scale_layer(good, tmp_path / "bad", 2)

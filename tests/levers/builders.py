@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests import records
 from whet.core.load import Load
-from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation
 from whet.core.records.load import ClientHealth, Counters, RequestEvent, TrialRecord, WorkloadFacts
 
 DRAFT = Speculation(method="draft_model", num_tokens=4, draft_path="/draft")
@@ -12,25 +13,10 @@ DRAFT = Speculation(method="draft_model", num_tokens=4, draft_path="/draft")
 def resolved(
     *, scheme: str = "W4A16", speculation: Speculation | None = None, prefix_cache: bool = False
 ) -> ResolvedEngine:
-    variant = Variant(
-        name="v",
-        weights="awq",
-        scheme=scheme,
-        model_path="/m",
-        speculation=speculation,
-        prefix_cache=prefix_cache,
+    made = records.variant(
+        weights="awq", scheme=scheme, speculation=speculation, prefix_cache=prefix_cache
     )
-    return ResolvedEngine(
-        variant=variant,
-        engine="vllm",
-        engine_version="0.32.0",
-        device="cpu",
-        served_model_name="m",
-        argv=(),
-        env=(),
-        serve_line="",
-        ready_timeout_s=1.0,
-    )
+    return records.resolved(made)
 
 
 def counters(**values: float) -> Counters:
@@ -90,16 +76,4 @@ def trial(
 
 
 def workload(expected: float = 0.6, *, sha256: str = "w") -> WorkloadFacts:
-    return WorkloadFacts(
-        sha256=sha256,
-        requests=20,
-        shared_prefix_share=0.7,
-        long_system_share=0.5,
-        shared_prefixes=4,
-        input_tokens_mean=500.0,
-        output_tokens_mean=100.0,
-        input_output_ratio=5.0,
-        block_size=128,
-        expected_hit_rate=expected,
-        seed=0,
-    )
+    return records.workload(sha256=sha256, expected_hit_rate=expected)

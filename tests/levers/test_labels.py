@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.records import variant
 from whet.core.flags import drop_kv_sizing, format_value, plain_args
 from whet.core.records.engine import Speculation, Variant
 from whet.engines.compatibility import lever_words
@@ -13,18 +14,6 @@ from whet.levers import labels, lever_diff
 from whet.levers.speculation import speculation_label
 
 ADAPTERS = (("support", "/a/support"), ("sales", "/a/sales"))
-
-
-def variant(**change: Any) -> Variant:
-    values: dict[str, Any] = {
-        "name": "v",
-        "weights": "16bit",
-        "scheme": "16bit",
-        "model_path": "/m",
-        "speculation": None,
-        "prefix_cache": False,
-    }
-    return Variant(**{**values, **change})
 
 
 def speculating(method: str = "draft_model", draft: str | None = None, **options: Any) -> Variant:

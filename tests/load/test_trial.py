@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.records import workload
 from tests.scripted_server import Script, ScriptedServer, scripted_server
 from whet.client import Exchange
 from whet.core.errors import EngineLostError
 from whet.core.load import Load
 from whet.core.records.codec import decode, encode
-from whet.core.records.load import PlannedRequest, TrialRecord, WorkloadFacts
+from whet.core.records.load import PlannedRequest, TrialRecord
 from whet.load import TrialInterrupted, TrialLost, TrialPlan, Workload, run_trial
 from whet.load.loops import ClosedLoop
 
@@ -35,19 +36,7 @@ def planned(count: int, *, tokens: int = 4) -> tuple[PlannedRequest, ...]:
 def plan(
     requests: int, *, load: Load, warmup: int = 0, timeout_s: float = 5.0, tokens: int = 4
 ) -> TrialPlan:
-    facts = WorkloadFacts(
-        sha256="0" * 64,
-        requests=requests,
-        shared_prefix_share=0.0,
-        long_system_share=0.0,
-        shared_prefixes=0,
-        input_tokens_mean=3.0,
-        output_tokens_mean=4.0,
-        input_output_ratio=0.75,
-        block_size=16,
-        expected_hit_rate=0.0,
-        seed=0,
-    )
+    facts = workload(requests=requests, expected_hit_rate=0.0)
     return TrialPlan(
         variant="fp16",
         load=load,

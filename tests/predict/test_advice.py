@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests.predict.builders import cpu, gpu, model, variant
+from tests.predict.builders import cpu, gpu, variant
+from tests.records import model
 from whet.core.records.engine import Variant
 from whet.core.records.plan import Problem
 from whet.core.spec import Spec, parse_spec

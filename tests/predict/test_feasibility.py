@@ -12,6 +12,7 @@ import pytest
 
 from tests.checkpoint_factory import write_hollow, write_json, write_tiny_llama
 from tests.predict.builders import cpu, gpu
+from tests.records import variant
 from whet.checkpoint import read_facts
 from whet.core.provenance import Device
 from whet.core.records.engine import Speculation, Variant
@@ -44,15 +45,7 @@ class Bench:
         return parse_spec(self.spec, base=self.root)
 
     def variant(self, **changes: Any) -> Variant:
-        plain = Variant(
-            name="v",
-            weights="16bit",
-            scheme="16bit",
-            model_path=str(self.target),
-            speculation=None,
-            prefix_cache=False,
-        )
-        return replace(plain, **changes)
+        return variant(**{"model_path": str(self.target), **changes})
 
     def assess(self, variant: Variant) -> Feasibility:
         return assess_variants(

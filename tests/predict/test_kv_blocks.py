@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.predict.builders import cpu, gpu, model, variant
+from tests.predict.builders import cpu, gpu, variant
+from tests.records import model
 from whet.core.records.engine import Variant
 from whet.core.records.model import KvLayers, ModelFacts, StateLayers
 from whet.core.records.plan import MemoryPlan

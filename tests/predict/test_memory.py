@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
-from tests.predict.builders import cpu, gpu, model, variant
+from tests.predict.builders import cpu, gpu, variant
+from tests.records import model
 from whet.checkpoint import read_facts
 from whet.core.errors import UsageError
 from whet.core.provenance import Device

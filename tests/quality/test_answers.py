@@ -7,24 +7,13 @@ import pytest
 
 from tests.quality.files import task_row
 from tests.quality.model_server import Body, Reply, model_server, says
+from tests.records import quality
 from whet.core.records.quality import QualityRecord, TaskAnswer
 from whet.quality.answers import answer_tasks, find_examples, score_tasks, tasks_at_chance
 from whet.quality.asking import ModelEndpoint
 from whet.quality.data import Task
 
-RECORD = QualityRecord(
-    variant="fp16",
-    baseline="fp16",
-    perplexity=None,
-    perplexity_ratio=None,
-    nll=(),
-    tasks=(),
-    answers=(),
-    examples=(),
-    verdicts=(),
-    reason=None,
-    seconds=0.0,
-)
+RECORD = quality()
 
 
 def graded(*grades: float) -> tuple[TaskAnswer, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.records import quality
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DocumentDistance, ServerDistances
 from whet.core.records.summary import Estimate
@@ -20,11 +21,7 @@ def distances(
 
 
 def twin(repeat: ServerDistances | None, *, away: ServerDistances | None = None) -> QualityRecord:
-    return QualityRecord(
-        variant="fp16", baseline="fp16", perplexity=None, perplexity_ratio=None, nll=(),
-        tasks=(), answers=(), examples=(), verdicts=(), reason=None, seconds=0.0,
-        twin="fp16", twin_distances=repeat, distances=away,
-    )  # fmt: skip
+    return quality(twin="fp16", twin_distances=repeat, distances=away)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from lab.faults import round_weights
 
 from tests.quality.harness_data import write_tasks
 from whet.core.records.engine import Variant
@@ -59,23 +59,13 @@ def measure(model: Path, tasks: Path, log: Path, *, times: int) -> list[HarnessR
         ]
 
 
-def ruined(folder: Path) -> Path:
-    """The target with every linear weight rounded to 2 bits, stored in 16."""
-    from lab.damage import damaged
-    from lab.model import load_model, save_model
-
-    save_model(damaged(load_model(TARGET), "RTN 2 bit, group 128"), folder)
-    for file in TARGET.glob("*token*.json"):
-        shutil.copy(file, folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[HarnessRun, HarnessRun, HarnessRun]:
     folder = tmp_path_factory.mktemp("harness_e2e")
     tasks = write_tasks(folder / "tasks")
     first, again = measure(TARGET, tasks, folder / "bf16.log", times=2)
-    (worse,) = measure(ruined(folder / "ruined"), tasks, folder / "ruined.log", times=1)
+    ruined = round_weights(TARGET, folder / "ruined", 2)
+    (worse,) = measure(ruined, tasks, folder / "ruined.log", times=1)
     return first, again, worse
 
 

@@ -6,25 +6,14 @@ import numpy as np
 import pytest
 from benchmarks.method_gate import gate
 
-from whet.core.records.quality import QualityRecord, TaskAnswer, TaskScore
+from tests.records import quality
+from whet.core.records.quality import TaskAnswer, TaskScore
 from whet.core.records.summary import Estimate
 from whet.quality.statistics import mcnemar
 from whet.quality.verdicts import Findings, verdicts
 
 TOLERANCES = (0.01, 0.02, 0.05)
-BASELINE = QualityRecord(
-    variant="fp16",
-    baseline="fp16",
-    perplexity=None,
-    perplexity_ratio=None,
-    nll=(),
-    tasks=(),
-    answers=(),
-    examples=(),
-    verdicts=(),
-    reason=None,
-    seconds=0.0,
-)
+BASELINE = quality()
 
 
 def ratio(value: float, low: float, high: float, samples: int = 100) -> Estimate:

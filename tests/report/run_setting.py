@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests import records
 from tests.report.run_texts import (
     FAILED,
     PRICE,
@@ -12,10 +13,10 @@ from tests.report.run_texts import (
 )
 from whet.core.load import Load
 from whet.core.provenance import Device, Environment
-from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.records.engine import ResolvedEngine, Speculation
 from whet.core.records.evidence import EngineFacts
 from whet.core.records.load import ClientHealth, Counters, RequestEvent, TrialRecord, WorkloadFacts
-from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
+from whet.core.records.model import ModelFacts
 from whet.core.records.quant import CalibrationFacts, QuantizedCheckpoint, UnitError
 from whet.core.records.summary import CellSummary, Estimate
 
@@ -28,7 +29,7 @@ def engine(name: str, texts: Texts) -> ResolvedEngine:
     line += "" if cache else " --no-enable-prefix-caching"
     line += " --speculative-config '{\"num_speculative_tokens\": 4}'" if spec else ""
     return ResolvedEngine(
-        variant=Variant(
+        variant=records.variant(
             name=name,
             weights="awq" if awq else "16bit",
             scheme="W4A16" if awq else "16bit",
@@ -86,37 +87,17 @@ def environment(texts: Texts) -> Environment:
 
 def model(texts: Texts, parameters: int, layers: int) -> ModelFacts:
     """A Llama checkpoint."""
-    return ModelFacts(
+    return records.model(
         path=texts.path,
-        architecture="LlamaForCausalLM",
         parameters=parameters,
         weight_bytes=parameters * 2,
-        hidden_size=4096,
         layers=layers,
-        heads=32,
         kv_heads=8,
-        head_dim=128,
         intermediate_size=14336,
         vocab_size=8192,
-        max_position=4096,
-        tied_embeddings=False,
         kv_bytes_per_token=131072,
-        stored=StoredWeights(
-            scheme="16bit",
-            dtype="bfloat16",
-            group_size=None,
-            bits_per_weight=16.0,
-            quantized_modules=0,
-            unquantized_modules=225,
-        ),
-        tokenizer=TokenizerIdentity(
-            vocab_size=8192,
-            sha256="ab" * 32,
-            chat_template_sha256=None,
-            bos_token_id=1,
-            eos_token_ids=(2,),
-        ),
-        weights_sha256="cd" * 32,
+        linear_parameters=None,
+        linear_inputs=(),
     )
 
 
@@ -152,18 +133,13 @@ def quantized(texts: Texts) -> QuantizedCheckpoint:
 
 def workload(size: int) -> WorkloadFacts:
     """The traffic at one concurrency."""
-    return WorkloadFacts(
+    return records.workload(
         sha256=f"{size:02d}" * 32,
         requests=max(64, size * 8),
-        shared_prefix_share=0.7,
-        long_system_share=0.5,
-        shared_prefixes=4,
         input_tokens_mean=512.0,
         output_tokens_mean=128.0,
         input_output_ratio=4.0,
         block_size=16,
-        expected_hit_rate=0.6,
-        seed=0,
     )
 
 

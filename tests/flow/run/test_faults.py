@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests import records
 from tests.engines.conftest import make_variant
 from tests.flow.rounds_stage import Bench, build_bench, spec_of, story
-from whet.core.records.engine import ResolvedEngine, Speculation
+from whet.core.records.engine import Speculation
 from whet.core.records.load import TrafficFacts
 from whet.core.run import Run
 from whet.core.store import RunStore
@@ -30,16 +31,8 @@ def resolved(method: str, *, version: str = "0.32.0", device: str = "cpu", **mor
     speculation = Speculation(
         method=method, num_tokens=3, draft_path=None, options=more.pop("options", ())
     )
-    return ResolvedEngine(
-        variant=make_variant(speculation=speculation, **more),
-        engine="vllm",
-        engine_version=version,
-        device=device,
-        served_model_name="m",
-        argv=(),
-        env=(),
-        serve_line="",
-        ready_timeout_s=1.0,
+    return records.resolved(
+        make_variant(speculation=speculation, **more), engine_version=version, device=device
     )
 
 

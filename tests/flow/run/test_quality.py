@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from tests import records
+from whet.core.records.engine import ResolvedEngine, Speculation
 from whet.core.records.evidence import EngineFacts
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import SearchSpec
@@ -33,21 +34,15 @@ def resolved(
     env: tuple[tuple[str, str], ...] = (),
     **args: Any,
 ) -> ResolvedEngine:
-    variant = Variant(
-        name=name, weights="16bit", scheme=scheme, model_path=path, speculation=speculation,
-        prefix_cache=False, engine_args=tuple(args.items()), env=env,
+    variant = records.variant(
+        name=name, scheme=scheme, model_path=path, speculation=speculation,
+        engine_args=tuple(args.items()), env=env,
     )  # fmt: skip
-    return ResolvedEngine(
-        variant=variant, engine="vllm", engine_version="0", device="cpu", served_model_name="m",
-        argv=(), env=(("SET_BY_THE_ENGINE", name), *env), serve_line="", ready_timeout_s=1.0,
-    )  # fmt: skip
+    return records.resolved(variant, env=(("SET_BY_THE_ENGINE", name), *env))
 
 
 def record(name: str, twin: str | None) -> QualityRecord:
-    return QualityRecord(
-        variant=name, baseline="fp16", perplexity=None, perplexity_ratio=None, nll=(), tasks=(),
-        answers=(), examples=(), verdicts=(), reason=None, seconds=0.0, twin=twin,
-    )  # fmt: skip
+    return records.quality(variant=name, twin=twin)
 
 
 def plain() -> PlainReference:

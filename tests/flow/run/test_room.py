@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.flow.stage import FakeEngine, prepared, tiny_spec
-from tests.predict.builders import gpu, model
+from tests.predict.builders import gpu
+from tests.records import model
 from whet.core.load import Load
 from whet.core.protocols import Silent
 from whet.core.records.engine import ResolvedEngine

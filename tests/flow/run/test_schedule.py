@@ -471,12 +471,11 @@ def test_a_default_that_does_not_start_again_has_missed_no_limit(
     assert recommended(tmp_path / "run").variant == "fp16"
 
 
-@pytest.mark.full
 def test_a_variant_that_meets_the_objective_at_no_rate_says_so(
     bench: Bench, tmp_path: Path
 ) -> None:
     bench.passes = True
-    bench.capacity = {"b": 0}
+    bench.capacity = {"fp16": 20, "b": 0}
     load = {"find": "max_rate", "demand_rps": 45, "seconds": 1, "min_requests": 1, "trials": 1}
     story(bench, spec_of(tmp_path, load=load, variants={"fp16": {}, "b": {}}), tmp_path / "run")
     decision = Run.read(tmp_path / "run").decision

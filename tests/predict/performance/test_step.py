@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from benchmarks.fit import TYPICAL
 
-from tests.predict.builders import gpu, model, variant
+from tests.predict.builders import gpu, variant
 from tests.predict.performance.builders import SHEET, WORK, step_model
+from tests.records import model
 from whet.predict.hardware import CUDA
 from whet.predict.performance import Work, calibration_of, work_of
 from whet.predict.performance.step import Draft, StepModel

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.predict.builders import model
+from tests.records import model
 from whet.core.errors import UsageError
 from whet.core.records.model import ModelFacts
 from whet.predict.plan.parallelism import Parallelism, parse_parallel, usual_layouts

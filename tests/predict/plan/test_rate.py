@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.predict.builders import model, variant
+from tests.predict.builders import variant
+from tests.records import model
 from whet.predict.performance.simulator import Request
 from whet.predict.plan import evaluate as module
 from whet.predict.plan.evaluate import Candidate, evaluate

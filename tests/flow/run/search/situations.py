@@ -4,38 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.records import model
 from whet.core.provenance import Device
-from whet.core.records.model import ModelFacts, StoredWeights, TokenizerIdentity
 from whet.core.spec import RecipeSpec
 from whet.flow.run.situation import Head, Published, Situation, TrafficShape
 
-TARGET = ModelFacts(
-    path="",
-    architecture="LlamaForCausalLM",
+TARGET = model(
     parameters=7 * 10**9,
     weight_bytes=14 * 10**9,
-    hidden_size=4096,
-    layers=32,
-    heads=32,
     kv_heads=8,
-    head_dim=128,
-    intermediate_size=11008,
+    kv_bytes_per_token=131072,
     vocab_size=4096,
     max_position=8192,
-    tied_embeddings=False,
-    kv_bytes_per_token=131072,
-    stored=StoredWeights(
-        scheme="16bit",
-        dtype="bfloat16",
-        group_size=None,
-        bits_per_weight=16,
-        quantized_modules=0,
-        unquantized_modules=224,
-    ),
-    tokenizer=TokenizerIdentity(
-        vocab_size=4096, sha256="", chat_template_sha256=None, bos_token_id=None, eos_token_ids=()
-    ),
-    weights_sha256="",
+    linear_parameters=None,
+    linear_inputs=(),
 )
 
 
