@@ -195,6 +195,8 @@ class Search:
         )
         if not candidates:
             self.stopped = "nothing better is expected"
+        if candidates and self._made(candidates[0]):
+            candidates = list(filter(self._made, candidates))  # what lacks weights waits for them
         room_s = self.clock.left_s - self.reserve_s - (self.start_s or self._start_s)
         fits = max(0, int(room_s / (self.each_s or _CELL_S)))
         if candidates and not fits:
@@ -204,6 +206,11 @@ class Search:
             return batch
         grown = self.grower.preview(self.plan, {each.name: each.value for each in batch})
         return batch[: waves.width(grown, grown.resolved[len(self.plan.resolved) :])]
+
+    def _made(self, each: Candidate) -> bool:
+        weights = each.value.get("weights")
+        made = Run(self.recorder.store).quantized
+        return weights not in self.situation.recipes or weights in made
 
     def _grown(self, batch: Sequence[Candidate]) -> tuple[ResolvedEngine, ...]:
         before = len(self.plan.resolved)
@@ -294,17 +301,21 @@ class Search:
     def _to_check(
         self, batch: Sequence[Candidate], servers: Sequence[ResolvedEngine]
     ) -> frozenset[str]:
-        """The variants whose answers are compared: weights that are new, and what leads by now."""
+        """The variants whose answers are compared: what leads by now, and its weights alone."""
         self._judge(batch)
         best = incumbent(self.history)
-        done, names = Run(self.recorder.store).quality, set[str]()
-        checked = {weights_key(item) for item in self.plan.resolved if item.variant.name in done}
-        for item in servers:
-            new = weights_key(item) not in checked
-            leads = best is not None and item.variant.name == best.name
-            if leads or (new and item.variant.speculation is None):
-                names.add(item.variant.name)
-        return frozenset(names)
+        by_name = {item.variant.name: item for item in self.plan.resolved}
+        if best is None or best.name not in by_name:
+            return frozenset()
+        leader, done = by_name[best.name], Run(self.recorder.store).quality
+        key = weights_key(leader)
+        known = any(weights_key(by_name[name]) == key for name in done if name in by_name)
+        return frozenset(
+            item.variant.name
+            for item in servers
+            if item is leader
+            or (not known and item.variant.speculation is None and weights_key(item) == key)
+        )
 
     def _refresh(self) -> None:
         """Take in answers that were checked meanwhile, and store what became of each."""
