@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from whet.core.errors import UsageError
-from whet.prompts.cache import chain_hashes, most_hits
+from whet.load.sharing import chain_hashes
+from whet.prompts.cache import most_hits
 
 TOKENS = st.lists(st.sampled_from([0, 1, 2, 65536, 151_935]), max_size=14)
 SALTS = (None, "a", "b")
