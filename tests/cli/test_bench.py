@@ -150,7 +150,7 @@ def test_nobody_answers(whet: Whet) -> None:
         ((*SMALL, "--request-rate", "nan"), "--request-rate takes a number from 0"),
         ((*SMALL, "--request-rate", 1, "--burstiness", 0), "burstiness is 0"),
         ((*SMALL, "--request-rate", 1, "--static-batches"), "leave out --request-rate"),
-        ((*SMALL, "--constant"), "needs --request-rate"),
+        ((*SMALL, "--burstiness", 2), "needs --request-rate"),
         ((*SMALL, "--find-max", "rate"), "give --slo or --goodput"),
         (
             (*SMALL, "--find-max", "speed", "--slo", "ttft:p95<1s"),

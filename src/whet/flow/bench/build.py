@@ -12,7 +12,6 @@ from typing import Any, Final
 from whet.client.endpoint import HEADERS_VARIABLE, INSECURE_VARIABLE, KEY_VARIABLE
 from whet.core.bench_options import (
     Form,
-    LoadOptions,
     PromptOptions,
     SamplingOptions,
     ServerOptions,
@@ -63,7 +62,6 @@ _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
 """The kinds of traffic that an option has a meaning for; the first is named in messages."""
 _NEEDS: Final = {
     "burstiness": "request_rate",
-    "constant": "request_rate",
     "prefix_zipf": "prefixes",
     "prefix_share": "prefixes",
     "against_model": "against",
@@ -81,7 +79,9 @@ def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
     prompts, load, server = options.prompts, options.load, options.server
     source = _source(options, given)
     speed = _trace_speed(source_options)
-    arrivals = Arrivals(kind="trace", speed=speed) if speed else _arrivals(load)
+    arrivals = Arrivals(speed=speed) if speed else None
+    if load.request_rate is not None:
+        arrivals = Arrivals(rate_rps=load.request_rate, burstiness=load.burstiness)
     if url is None:
         raise UsageError("the server's address is missing", fix="give its URL")
     split_server_url(url, "URL")
@@ -258,18 +258,6 @@ def _trace_speed(options: SourceOptions) -> float | None:
     if not (math.isfinite(options.trace_speed) and options.trace_speed > 0):
         raise UsageError(f"--trace-speed {options.trace_speed:g}: give a finite number above 0")
     return options.trace_speed
-
-
-def _arrivals(load: LoadOptions) -> Arrivals | None:
-    """The arrival process; None for a closed loop."""
-    rate = load.request_rate
-    if rate is None:
-        return None
-    if load.burstiness != 1.0 and load.constant:
-        raise UsageError("--burstiness does not go with --constant", fix="leave it out")
-    if load.constant and math.isfinite(rate):
-        return Arrivals(kind="constant", rate_rps=rate)
-    return Arrivals.at_rate(rate, burstiness=load.burstiness)
 
 
 def _body(options: SamplingOptions) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def _offsets(plan: Plan, rate: Load, trial: int, requests: int) -> tuple[int, ..
     times_ns = () if log is None else stored_times(log)
     if load.burstiness is None and requests > 1 and len(times_ns) > 1:
         return logged_offsets_ns(times_ns, requests=requests, rate_rps=rate.value, seed=trial)
-    arrivals = Arrivals.at_rate(rate.value, burstiness=load.burstiness or 1.0)
+    arrivals = Arrivals(rate_rps=rate.value, burstiness=load.burstiness or 1.0)
     return arrival_offsets_ns(arrivals, requests=requests, seed=trial)
 
 
