@@ -160,7 +160,6 @@ def test_nobody_answers(whet: Whet) -> None:
         ((*SMALL, "--goodput", "tfft:200"), "ttft"),
         ((*SMALL, "--slo", "ttft:p95<300"), "ms"),
         ((*SMALL, "--metric-percentiles", "99,101"), "between 0 and 100"),
-        ((*SMALL, "--prefixes", 2, "--prefix-share", 2), "share of 2"),
     ],
 )
 def test_a_flag_that_cannot_be_used(whet: Whet, words: tuple[Any, ...], told: str) -> None:

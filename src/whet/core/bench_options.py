@@ -95,10 +95,6 @@ class PromptOptions:
         PositiveInt | None, Parameter(name=["--random-prefix-len", "--prefix-len"])
     ] = None
     """Tokens of each shared prefix. Default: 256."""
-    prefix_zipf: float = 0.0
-    """Zipf exponent of the prefixes' popularity; 0 is uniform."""
-    prefix_share: float = 1.0
-    """Share of the requests that begin with a shared prefix."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Sampling"))

@@ -62,8 +62,6 @@ _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
 """The kinds of traffic that an option has a meaning for; the first is named in messages."""
 _NEEDS: Final = {
     "burstiness": "request_rate",
-    "prefix_zipf": "prefixes",
-    "prefix_share": "prefixes",
     "against_model": "against",
 }
 
@@ -243,12 +241,7 @@ def _shared_prefixes(prompts: PromptOptions) -> SharedPrefixes | None:
     count = prompts.prefixes or int(prompts.prefix_len is not None)
     if not count:
         return None
-    return SharedPrefixes(
-        count=count,
-        tokens=prompts.prefix_len or 256,
-        zipf_exponent=prompts.prefix_zipf,
-        share=prompts.prefix_share,
-    )
+    return SharedPrefixes(count=count, tokens=prompts.prefix_len or 256)
 
 
 def _trace_speed(options: SourceOptions) -> float | None:
