@@ -36,6 +36,7 @@ from whet.load.synthetic import (
     ordinary_ids,
 )
 from whet.load.texts import TextTokenizer, load_text_tokenizer
+from whet.requests import LoggedRequest
 
 TARGET = pair_paths()[0]
 VOCABULARY = tuple(range(100, 4000))
@@ -277,9 +278,9 @@ def test_texts_have_the_stated_tokens_when_the_server_reads_them(
 
 def _read_again(tokenizer: TextTokenizer, call: CompletionCall) -> tuple[int, ...]:
     if call.messages is not None:
-        return tokenizer.chat_ids(call.messages)
+        return tokenizer.request_ids(LoggedRequest(place="", messages=call.messages))
     assert call.prompt is not None
-    return tokenizer.ids(call.prompt)
+    return tokenizer.request_ids(LoggedRequest(place="", prompt=call.prompt))
 
 
 def test_texts_of_trials_share_their_prefixes(demo: TextTokenizer) -> None:

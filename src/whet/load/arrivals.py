@@ -46,7 +46,7 @@ def arrival_offsets_ns(
 ) -> tuple[int, ...]:
     """Offsets of ``requests`` arrivals from the start of the window, in ns, never decreasing.
 
-    ``times_ns`` are a trace's own times, of which the first ``requests`` are taken where
+    ``times_ns`` are a trace's own times; the first ``requests`` of them are taken where
     ``arrivals`` has a speed. Equal arguments give equal offsets. Gaps have the shape ``burstiness``
     and the scale 1 ÷ (rate × burstiness) as in ``vllm bench serve``, but are not stretched
     afterwards to a fixed total, which would no longer be the process that was asked for.

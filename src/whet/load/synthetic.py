@@ -30,6 +30,7 @@ from whet.load.plan import (
 )
 from whet.load.sharing import TokenIds, shared_tokens
 from whet.load.texts import TextTokenizer, exact_text, seeded
+from whet.requests import LoggedRequest
 
 Form = Literal["text", "chat"]
 
@@ -249,9 +250,10 @@ class TextWriter:
         return _Prompt(ids=common(text), text=text)
 
     def _read(self, text: str) -> TokenIds:
-        if self._form == "text":
-            return self._tokenizer.ids(text)
-        return self._tokenizer.chat_ids([{"role": "user", "content": text}])
+        request = LoggedRequest(place="", prompt=text)
+        if self._form == "chat":
+            request = LoggedRequest(place="", messages=({"role": "user", "content": text},))
+        return self._tokenizer.request_ids(request)
 
 
 def _prefix_size(shape: SyntheticShape) -> tuple[int, int]:
