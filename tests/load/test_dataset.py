@@ -183,8 +183,8 @@ def test_requests_are_drawn_without_repeats_and_by_trial(
     rows = [{"prompt": f"{i:02d} question", "output_tokens": 4 + i} for i in range(30)]
     dataset = read_dataset(write(tmp_path, *rows), tokenizer)
     draws = [Draw(requests=20, load=Load.at(b), trial=t, block_size=4) for b, t in ((1, 0), (1, 1))]
-    one, other = (build_dataset(dataset.rows, draw=draw, warmup=0, seed=7) for draw in draws)
-    again = build_dataset(dataset.rows, draw=draws[0], warmup=0, seed=7)
+    one, other = (build_dataset(dataset.rows, draw=draw, seed=7) for draw in draws)
+    again = build_dataset(dataset.rows, draw=draws[0], seed=7)
     assert one == again
     assert one.workload.facts.sha256 != other.workload.facts.sha256
     ids = [request.prompt_token_ids for request in one.workload.requests]
@@ -200,16 +200,14 @@ def test_common_beginnings_of_rows_are_found_and_counted(
     rows = [{"prompt": text, "output_tokens": 4} for text in ("aaaabbbbx", "aaaabbbby", "zzzzz")]
     dataset = read_dataset(write(tmp_path, *rows), tokenizer)
     draw = Draw(requests=3, load=Load.at(1), trial=0, block_size=4)
-    facts = build_dataset(dataset.rows, draw=draw, warmup=0, seed=0).workload.facts
+    facts = build_dataset(dataset.rows, draw=draw, seed=0).workload.facts
     assert facts.expected_hit_rate == pytest.approx(16 / 23)
     assert (facts.shared_prefixes, facts.shared_prefix_share) == (1, pytest.approx(2 / 3))
 
 
 def test_chats_are_sent_as_chats(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     rows = [chat(("system", "abc"), ("user", f"u{i}" * 3), ("assistant", "abcd")) for i in "xy"]
-    load = build_dataset(
-        read_dataset(write(tmp_path, *rows), tokenizer).rows, draw=DRAW, warmup=0, seed=0
-    )
+    load = build_dataset(read_dataset(write(tmp_path, *rows), tokenizer).rows, draw=DRAW, seed=0)
     for call, request in zip(load.calls, load.workload.requests, strict=True):
         assert call.messages is not None
         assert [message["role"] for message in call.messages] == ["system", "user"]

@@ -53,13 +53,15 @@ def shape(
 def of_ids(
     made: SyntheticShape, vocabulary: Sequence[int], *, draw: Draw, warmup: int = 0
 ) -> PlannedLoad:
-    return build_synthetic(made, IdWriter(made, vocabulary), draw=draw, warmup=warmup)
+    return build_synthetic(made, IdWriter(made, vocabulary), draw=replace(draw, warmup=warmup))
 
 
 def of_text(
     made: SyntheticShape, tokenizer: TextTokenizer, *, draw: Draw, form: Form, warmup: int = 0
 ) -> PlannedLoad:
-    return build_synthetic(made, TextWriter(made, tokenizer, form), draw=draw, warmup=warmup)
+    return build_synthetic(
+        made, TextWriter(made, tokenizer, form), draw=replace(draw, warmup=warmup)
+    )
 
 
 def prompts(load: PlannedLoad) -> list[tuple[int, ...]]:

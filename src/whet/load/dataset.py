@@ -92,13 +92,13 @@ def read_dataset(
     return Dataset(path=str(path), rows=tuple(rows), left_out=left_out, doubts=doubts)
 
 
-def build_dataset(rows: Sequence[DatasetRow], *, draw: Draw, warmup: int, seed: int) -> PlannedLoad:
-    """``draw.requests`` + ``warmup`` rows in random order, anew for every (concurrency, trial).
+def build_dataset(rows: Sequence[DatasetRow], *, draw: Draw, seed: int) -> PlannedLoad:
+    """The timed rows and the warm-up, in random order, anew for every (concurrency, trial).
 
     The hit rate to expect counts what they have in common, not what an earlier trial left.
     """
     rng = seeded(f"dataset/{seed}/{draw.load}/{draw.trial}")
-    chosen = [rows[i] for i in rng.permutation(len(rows))[: draw.requests + warmup]]
+    chosen = [rows[i] for i in rng.permutation(len(rows))[: draw.requests + draw.warmup]]
     prompts, outputs = [row.prompt_token_ids for row in chosen], [r.output_tokens for r in chosen]
     planned = plan_requests(prompts, outputs, block_size=draw.block_size)
     calls = tuple(logged_call(row.request, row.output_tokens) for row in chosen)

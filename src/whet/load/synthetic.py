@@ -68,21 +68,18 @@ class Writer(Protocol):
     def call(self, request: PlannedRequest, text: str | None) -> CompletionCall: ...
 
 
-def build_synthetic(
-    shape: SyntheticShape, writer: Writer, *, draw: Draw, warmup: int = 0
-) -> PlannedLoad:
+def build_synthetic(shape: SyntheticShape, writer: Writer, *, draw: Draw) -> PlannedLoad:
     """The requests of one trial.
 
     Unique parts, lengths and order are fresh for every (concurrency, trial), shared prefixes are
-    not. ``warmup`` is how many requests to send first at least: each shared prefix once, so that
-    the expected hit rate holds after it.
+    not. The warm-up has each shared prefix once, so that the expected hit rate holds after it.
     """
     if draw.requests < 1:
         raise UsageError("a trial needs at least 1 request")
     rng = seeded(f"draw/{shape.seed}/{draw.load}/{draw.trial}")
     timed = _kinds(shape.prefixes, draw.requests, rng)
     count, _ = _prefix_size(shape)
-    first = [*range(count), *[None] * (warmup - count)]
+    first = [*range(count), *[None] * (draw.warmup - count)]
     written = _write_all(shape.lengths, writer, [*timed, *first], rng)
     main, warm = written[: len(timed)], written[len(timed) :]
     prefixes_warm = [prompt.ids for prompt, _ in warm[:count]]

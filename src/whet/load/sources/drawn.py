@@ -45,6 +45,7 @@ def draw_of(request: BenchRequest, target: Target, number: int) -> Draw:
         load=Load.at(request.concurrency),
         trial=number,
         block_size=target.block_size,
+        warmup=request.load.num_warmups,
     )
 
 
@@ -65,8 +66,7 @@ def write_synthetic(
         writer = IdWriter(shape, ordinary_ids(target.tokenizer))
     else:
         writer = TextWriter(shape, load_text_tokenizer(target.tokenizer), request.form)
-    draw, warmup = draw_of(request, target, number), request.load.num_warmups
-    return build_synthetic(shape, writer, draw=draw, warmup=warmup)
+    return build_synthetic(shape, writer, draw=draw_of(request, target, number))
 
 
 def warmed(

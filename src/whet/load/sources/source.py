@@ -124,4 +124,4 @@ def _rows(request: BenchRequest, target: Target, dataset: Dataset, number: int) 
     order = seeded(f"rows/{request.load.seed}").permutation(held).tolist()
     taken = [dataset.rows[order[(number * each + i) % held]] for i in range(each)]
     draw = draw_of(request, target, number)
-    return build_dataset(taken, draw=draw, warmup=warmup, seed=request.load.seed)
+    return build_dataset(taken, draw=draw, seed=request.load.seed)
