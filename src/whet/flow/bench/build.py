@@ -202,14 +202,8 @@ def _check_dataset_name(source: SourceOptions) -> None:
 
 def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace:
     source = options.source
-    trace = read_trace(
-        path,
-        Reading(
-            max_rows=options.load.num_prompts,
-            unit=source.trace_unit,
-            block_size=source.trace_block_size,
-        ),
-    )
+    whole = read_trace(path, Reading(unit=source.trace_unit, block_size=source.trace_block_size))
+    trace = cut_trace(whole, duration_s=source.trace_duration, rows=options.load.num_prompts)
     if any(row.at_ns is None for row in trace.rows):
         raise UsageError(
             f"{path} has no times to play",
@@ -220,7 +214,7 @@ def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace:
     has_lengths = all(row.output_tokens is not None for row in trace.rows)
     if options.prompts.output_len is not None and has_lengths:
         raise UsageError(f"{path} has the length of every answer", fix="leave out --output-len")
-    return cut_trace(trace, duration_s=source.trace_duration)
+    return trace
 
 
 def _count(options: BenchOptions, source: Source | None) -> int:
