@@ -41,33 +41,15 @@ def test_what_is_no_process_is_refused_with_the_mend(numbers: dict[str, float], 
         Arrivals(**numbers)
 
 
-@pytest.mark.parametrize(
-    ("requests", "seed", "said"), [(0, 0, "send at least 1"), (1, -1, "the seed is -1")]
-)
-def test_what_is_no_schedule_is_refused(requests: int, seed: int, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        arrival_offsets_ns(Arrivals(), requests=requests, seed=seed)
-
-
 @pytest.mark.parametrize("rate_rps", [1e-300, 5e-324, 1e-9])
 def test_a_rate_in_the_wrong_unit_is_refused(rate_rps: float) -> None:
     with pytest.raises(UsageError, match="more than ten years"):
         offsets(Arrivals(rate_rps=rate_rps, burstiness=math.inf), 2)
 
 
-@pytest.mark.parametrize(
-    ("times", "requests", "said"),
-    [
-        ((0, 5), 3, "has 2 times and 3 requests"),
-        ((0, 5, 4), 3, "backwards at request 3"),
-        ((0, 10**18), 2, "more than ten years at this speed"),
-    ],
-)
-def test_times_that_make_no_replay_are_refused(
-    times: tuple[int, ...], requests: int, said: str
-) -> None:
-    with pytest.raises(UsageError, match=said):
-        arrival_offsets_ns(Arrivals(speed=0.1), requests=requests, seed=0, times_ns=times)
+def test_a_replay_of_more_than_ten_years_is_refused() -> None:
+    with pytest.raises(UsageError, match="more than ten years at this speed"):
+        arrival_offsets_ns(Arrivals(speed=0.1), requests=2, seed=0, times_ns=(0, 10**18))
 
 
 def test_constant_gaps_do_not_drift() -> None:

@@ -78,9 +78,7 @@ def demo() -> TextTokenizer:
     return load_text_tokenizer(TARGET)
 
 
-def test_no_requests_and_small_vocabularies_are_refused() -> None:
-    with pytest.raises(UsageError, match="at least 1 request"):
-        of_ids(shape(), VOCABULARY, draw=replace(DRAW, requests=0))
+def test_small_vocabularies_are_refused() -> None:
     with pytest.raises(UsageError, match="3 shared prefixes"):
         of_ids(shape(prefixes=SharedPrefixes(count=3, tokens=4)), (5, 6, 7), draw=DRAW)
 

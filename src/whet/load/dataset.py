@@ -137,15 +137,12 @@ def _read_row(
     """The measured row, or the reason why it is left out."""
     if request.prompt_token_ids is not None or media(request):
         return _NO_TEXT
-    answer = request.output
-    if request.messages and answer is None and request.messages[-1]["role"] == "assistant":
+    if request.messages and request.output is None and request.messages[-1]["role"] == "assistant":
         answer = plain_messages(request, answer=False)[-1]["content"]
-        request = replace(request, messages=request.messages[:-1])
+        request = replace(request, messages=request.messages[:-1], output=answer)
     if request.messages == ():
         return "no message before the answer"
-    tokens = request.output_tokens if output_tokens is None else output_tokens
-    if tokens is None and answer is not None:
-        tokens = len(tokenizer.content_ids(answer))
+    tokens = tokenizer.answer_tokens(request) if output_tokens is None else output_tokens
     if tokens is None:
         return _NO_ANSWER
     ids = tokenizer.request_ids(request)

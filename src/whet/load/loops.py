@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import Final
 
 from whet.client import CompletionCall, Exchange, StreamClient
-from whet.core.errors import EngineLostError, UsageError
+from whet.core.errors import EngineLostError
 from whet.core.records.load import PlannedRequest
 from whet.load.clock import Alarm
 from whet.load.plan import to_call
@@ -103,9 +103,7 @@ class StaticBatches:
     """
 
     def __init__(self, client: StreamClient, *, size: int, alive: Callable[[], None]) -> None:
-        """``alive`` as in ``ClosedLoop``. Raises ``UsageError`` for a size below 1."""
-        if size < 1:
-            raise UsageError(f"the batch size must be 1 or more (got {size})")
+        """``alive`` as in ``ClosedLoop``."""
         self._client = client
         self._size = size
         self._alive = alive
@@ -175,12 +173,8 @@ class OpenLoop:
         """``offsets_ns`` never decrease, one a request; ``alive`` as in ``ClosedLoop``.
 
         A new connection's handshake is part of a latency: open as many beforehand as will be in
-        flight. Raises ``UsageError`` for a cap below 1.
+        flight.
         """
-        if max_in_flight is not None and max_in_flight < 1:
-            raise UsageError(
-                f"max_in_flight is {max_in_flight}", fix="give 1 or more, or leave it out"
-            )
         self._client = client
         self._offsets_ns = tuple(offsets_ns)
         self._alive = alive

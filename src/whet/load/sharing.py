@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.core.errors import UsageError
-
 TokenIds = tuple[int, ...]
 _Ids = TokenIds | NDArray[np.integer[Any]]
 
@@ -77,10 +75,8 @@ def chain_hashes(
     """Hash each full block of a request together with all blocks before it.
 
     ``ids`` are token ids, ``block_size`` is in tokens; a partial last block has no hash. Hashes
-    are valid within one process. Raises ``UsageError`` where ``block_size`` is below 1.
+    are valid within one process.
     """
-    if block_size < 1:
-        raise UsageError(f"the block size must be at least 1 token (got {block_size})")
     data = np.ascontiguousarray(ids, dtype=np.int32).tobytes()
     size = 4 * block_size
     state, hashes = hash(salt or ""), []

@@ -33,6 +33,13 @@ class TextTokenizer:
         """The text alone, without the special tokens that the tokenizer puts before a prompt."""
         return one_of_each(self._encoder.encode(text).tolist(), self._numbers)
 
+    def answer_tokens(self, request: LoggedRequest) -> int | None:
+        """The answer's length as the server counted it, else of its text; None without either."""
+        if request.output_tokens is not None:
+            return request.output_tokens
+        text = (request.reasoning or "") + (request.output or "")
+        return len(self.content_ids(text)) if text else None
+
     def request_ids(self, request: LoggedRequest) -> tuple[int, ...]:
         """A prompt or a chat, up to where the answer begins.
 
