@@ -78,8 +78,6 @@ class LintOptions:
     """Folder with tokenizer.json. Default: 4 characters per token."""
     fail_on: Level = "warning"
     """Lowest level that fails."""
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None
-    """File for the report. Default: stdout."""
     redact: bool = False
     """Leave excerpts of prompts out."""
     json: bool = False
