@@ -23,7 +23,7 @@ from whet.core.spec import ObjectiveSpec
 from whet.decision import DecisionInputs, TierInputs, decide
 from whet.decision.choice import TierChoices
 from whet.decision.eligible import split_eligible
-from whet.metrics.cost import cost_per_1m_tokens
+from whet.metrics.measured import cost_per_1m_tokens
 from whet.metrics.pooled import Cell, StartTable
 from whet.metrics.significance import looks_at
 

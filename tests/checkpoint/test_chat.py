@@ -221,8 +221,6 @@ def test_a_system_turn_is_folded_into_the_first_one_where_it_is_refused() -> Non
     taken = ChatTemplate(tokenizer(), REFUSES + PLAIN).folded([SYSTEM, USER])[1]
     assert taken == [{"role": "user", "content": "Be brief.\n\nHi"}]
     with pytest.raises(TemplateProblem, match=r"\(no system role\)$"):
-        chat(REFUSES + PLAIN, SYSTEM, USER, fold=False)
-    with pytest.raises(TemplateProblem, match=r"\(no system role\)$"):
         chat(REFUSES + PLAIN, SYSTEM)
 
 

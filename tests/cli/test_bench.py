@@ -150,7 +150,7 @@ def test_nobody_answers(whet: Whet) -> None:
         ((*SMALL, "--request-rate", "nan"), "--request-rate takes a number from 0"),
         ((*SMALL, "--request-rate", 1, "--burstiness", 0), "burstiness is 0"),
         ((*SMALL, "--request-rate", 1, "--static-batches"), "leave out --request-rate"),
-        ((*SMALL, "--constant"), "needs --request-rate"),
+        ((*SMALL, "--burstiness", 2), "needs --request-rate"),
         ((*SMALL, "--find-max", "rate"), "give --slo or --goodput"),
         (
             (*SMALL, "--find-max", "speed", "--slo", "ttft:p95<1s"),
@@ -160,7 +160,6 @@ def test_nobody_answers(whet: Whet) -> None:
         ((*SMALL, "--goodput", "tfft:200"), "ttft"),
         ((*SMALL, "--slo", "ttft:p95<300"), "ms"),
         ((*SMALL, "--metric-percentiles", "99,101"), "between 0 and 100"),
-        ((*SMALL, "--prefixes", 2, "--prefix-share", 2), "share of 2"),
     ],
 )
 def test_a_flag_that_cannot_be_used(whet: Whet, words: tuple[Any, ...], told: str) -> None:

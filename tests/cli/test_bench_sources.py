@@ -179,7 +179,6 @@ def test_a_log_is_sent_as_it_was(whet: Whet, tmp_path: Path) -> None:
         (("--dataset-name", "random", "--dataset-path", "a"), "leave out --dataset-path"),
         (("--random-range-ratio", 1), "--random-range-ratio 1: give 0 or more, below 1"),
         (("--trace", "azure.csv", "--prefix-len", 5), "--prefix-len does not go with --trace"),
-        (("--request-rate", 2, "--constant", "--burstiness", 2), "--burstiness does not go"),
     ],
 )
 def test_flags_that_do_not_go_together(

@@ -217,7 +217,7 @@ def run_bench(whet: Whet) -> Said:
 def run_prompts(whet: Whet) -> Said:
     row = json.dumps({"messages": [{"role": "user", "content": "Where is my order?"}]})
     Path("log.jsonl").write_text(f"{row}\n" * 4)
-    return whet("prompts", "log.jsonl", "--model", NAME, "--cache-gib", "1")
+    return whet("prompts", "log.jsonl", "--model", NAME)
 
 
 @pytest.mark.parametrize("command", [run_bench, run_prompts])

@@ -126,7 +126,6 @@ def test_a_picture_is_a_mark(whet: Whet) -> None:
         ([{"no": "request"}], (), USAGE, "no request"),
         ([], (), USAGE, "is empty"),
         ([chat("a")], ("--cache-tokens", "8"), USAGE, "holds no block"),
-        ([chat("a")], ("--cache-tokens", "99", "--cache-gib", "1"), USAGE, "once"),
         ([chat("a")], ("--fixed-log", "log.jsonl"), USAGE, "give another file"),
         ([chat("a")], ("--chat-template", "missing.jinja"), USAGE, "missing.jinja"),
         ([chat("a")], ("--model", "nowhere"), CheckpointError.exit_code, "nowhere"),

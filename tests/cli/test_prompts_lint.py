@@ -94,10 +94,9 @@ def test_flags_that_cannot_be_used(run: Lint, words: list[str], told: str) -> No
 
 def test_reports_for_machines(run: Lint) -> None:
     write("p/a.txt", "a secret sk-a1b2c3d4e5f6 {now} " + STABLE)
-    result = run("p", "--json", "-o", "lint.json")
-    assert (result.code, result.out) == (1, "")
-    data = json.loads(run("p", "--json").out)
-    assert data == json.loads(Path("lint.json").read_text())
+    result = run("p", "--json")
+    assert result.code == 1
+    data = json.loads(result.out)
     assert [each["rule"] for each in data["findings"]] == ["WHET041", "WHET001"]
     assert (data["files"], data["problems"]) == (1, [])
     assert "a1b2c3" not in json.dumps(data)

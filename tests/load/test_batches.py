@@ -11,7 +11,7 @@ import pytest
 
 from tests.scripted_server import scripted_server
 from whet.client import CompletionCall, StreamClient, run_async
-from whet.core.errors import EngineLostError, UsageError
+from whet.core.errors import EngineLostError
 from whet.load.loops import StaticBatches
 
 MS = 1_000_000
@@ -53,12 +53,6 @@ def run(
             return loop
 
     return run_async(go())
-
-
-def test_a_size_below_one_is_refused() -> None:
-    client = StreamClient("http://127.0.0.1:9", "scripted")
-    with pytest.raises(UsageError, match="the batch size must be 1 or more"):
-        StaticBatches(client, size=0, alive=fine)
 
 
 def test_the_next_batch_is_due_when_the_slowest_of_the_last_has_ended() -> None:

@@ -18,6 +18,7 @@ from whet.load.dataset import (
     read_dataset,
 )
 from whet.load.texts import TextTokenizer, load_text_tokenizer
+from whet.requests import LoggedRequest
 
 DRAW = Draw(requests=2, load=Load.at(1), trial=0, block_size=4)
 GOOD = {"prompt": "a" * 10, "completion": "b" * 5}
@@ -182,15 +183,15 @@ def test_requests_are_drawn_without_repeats_and_by_trial(
     rows = [{"prompt": f"{i:02d} question", "output_tokens": 4 + i} for i in range(30)]
     dataset = read_dataset(write(tmp_path, *rows), tokenizer)
     draws = [Draw(requests=20, load=Load.at(b), trial=t, block_size=4) for b, t in ((1, 0), (1, 1))]
-    one, other = (build_dataset(dataset.rows, draw=draw, warmup=0, seed=7) for draw in draws)
-    again = build_dataset(dataset.rows, draw=draws[0], warmup=0, seed=7)
+    one, other = (build_dataset(dataset.rows, draw=draw, seed=7) for draw in draws)
+    again = build_dataset(dataset.rows, draw=draws[0], seed=7)
     assert one == again
     assert one.workload.facts.sha256 != other.workload.facts.sha256
     ids = [request.prompt_token_ids for request in one.workload.requests]
     assert len(set(ids)) == 20
     assert [request.index for request in one.workload.requests] == list(range(20))
     assert one.calls[0].prompt is not None
-    assert tokenizer.ids(one.calls[0].prompt) == ids[0]
+    assert tokenizer.request_ids(LoggedRequest(place="", prompt=one.calls[0].prompt)) == ids[0]
 
 
 def test_common_beginnings_of_rows_are_found_and_counted(
@@ -199,20 +200,21 @@ def test_common_beginnings_of_rows_are_found_and_counted(
     rows = [{"prompt": text, "output_tokens": 4} for text in ("aaaabbbbx", "aaaabbbby", "zzzzz")]
     dataset = read_dataset(write(tmp_path, *rows), tokenizer)
     draw = Draw(requests=3, load=Load.at(1), trial=0, block_size=4)
-    facts = build_dataset(dataset.rows, draw=draw, warmup=0, seed=0).workload.facts
+    facts = build_dataset(dataset.rows, draw=draw, seed=0).workload.facts
     assert facts.expected_hit_rate == pytest.approx(16 / 23)
     assert (facts.shared_prefixes, facts.shared_prefix_share) == (1, pytest.approx(2 / 3))
 
 
 def test_chats_are_sent_as_chats(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     rows = [chat(("system", "abc"), ("user", f"u{i}" * 3), ("assistant", "abcd")) for i in "xy"]
-    load = build_dataset(
-        read_dataset(write(tmp_path, *rows), tokenizer).rows, draw=DRAW, warmup=0, seed=0
-    )
+    load = build_dataset(read_dataset(write(tmp_path, *rows), tokenizer).rows, draw=DRAW, seed=0)
     for call, request in zip(load.calls, load.workload.requests, strict=True):
         assert call.messages is not None
         assert [message["role"] for message in call.messages] == ["system", "user"]
-        assert tokenizer.chat_ids(call.messages) == request.prompt_token_ids
+        assert (
+            tokenizer.request_ids(LoggedRequest(place="", messages=call.messages))
+            == request.prompt_token_ids
+        )
         assert (call.max_tokens, call.ignore_eos, dict(call.extra)) == (4, True, {})
 
 
@@ -222,9 +224,11 @@ def test_a_folder_without_a_tokenizer_is_a_checkpoint_error(tmp_path: Path) -> N
 
 
 def test_chats_are_counted_through_the_template(tokenizer: TextTokenizer) -> None:
-    ids = tokenizer.chat_ids([{"role": "user", "content": "abc"}])
+    ids = tokenizer.request_ids(
+        LoggedRequest(place="", messages=({"role": "user", "content": "abc"},))
+    )
     assert len(ids) == 1 + 3 + 1 + 1  # <|user|> abc <|end|> <|assistant|>
-    assert len(tokenizer.ids("abc")) == 3
+    assert len(tokenizer.request_ids(LoggedRequest(place="", prompt="abc"))) == 3
 
 
 @pytest.mark.parametrize(
@@ -235,4 +239,6 @@ def test_a_chat_that_the_template_cannot_hold_is_a_usage_error(
 ) -> None:
     tokenizer = load_text_tokenizer(write_tokenizer(tmp_path, template=template))
     with pytest.raises(UsageError, match=complaint):
-        tokenizer.chat_ids([{"role": "system", "content": "abc"}])
+        tokenizer.request_ids(
+            LoggedRequest(place="", messages=({"role": "system", "content": "abc"},))
+        )

@@ -77,7 +77,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
         monotonic_ns=lambda: round(made.now_s * SECOND), time_ns=lambda: round(made.now_s * SECOND)
     )
     monkeypatch.setattr("whet.load.disturbance.time", clock)
-    monkeypatch.setattr("whet.load.disturbance._usable_cores", lambda: frozenset(range(CORES)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(CORES))
     return made
 
 
@@ -264,7 +264,7 @@ def busy_stranger(core: int) -> Iterator[None]:
 @pytest.mark.skipif(not Path("/proc/pressure/cpu").exists(), reason="no pressure information")
 def test_a_trial_beside_a_busy_process_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     core = min(os.sched_getaffinity(0))
-    monkeypatch.setattr("whet.load.disturbance._usable_cores", lambda: frozenset({core}))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {core})
     with scripted_server(ttft_s=1.2) as server, busy_stranger(core):
         todo = plan(2, load=Load.at(1))
         disturbed = run(server.url, replace(todo, device="cpu"))

@@ -54,7 +54,7 @@ def test_a_dataset_and_a_trace_send_the_same_body(tmp_path: Path, tokenizer: Tex
     path.write_text(json.dumps(LINE) + "\n")
     dataset = read_dataset(path, tokenizer, sharegpt=False)
     draw = Draw(requests=1, load=Load.at(1), trial=0, block_size=4)
-    (sent,) = build_dataset(dataset.rows, draw=draw, warmup=0, seed=0).calls
+    (sent,) = build_dataset(dataset.rows, draw=draw, seed=0).calls
     request = read_trace(path).rows[0].request
     assert request is not None
     assert logged_call(request, 3) == sent

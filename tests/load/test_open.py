@@ -11,7 +11,7 @@ import pytest
 
 from tests.scripted_server import scripted_server
 from whet.client import CompletionCall, StreamClient, read_event, run_async
-from whet.core.errors import EngineLostError, UsageError
+from whet.core.errors import EngineLostError
 from whet.core.records.load import RequestEvent
 from whet.load.loops import OpenLoop
 
@@ -71,12 +71,6 @@ def waits(seconds: Sequence[float]) -> list[dict[str, float]]:
 
 def events(loop: OpenLoop) -> list[RequestEvent]:
     return [read_event(exchange, origin_ns=loop.started_ns) for exchange in loop.sent]
-
-
-def test_a_cap_below_one_is_refused() -> None:
-    client = StreamClient("http://127.0.0.1:9", "scripted")
-    with pytest.raises(UsageError, match="max_in_flight is 0; give 1 or more"):
-        OpenLoop(client, offsets_ns=[0], alive=fine, max_in_flight=0)
 
 
 def test_requests_are_due_at_their_offsets_and_none_leaves_before() -> None:

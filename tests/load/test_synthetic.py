@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,14 +27,16 @@ from whet.load.lengths import (
 from whet.load.plan import PlannedLoad
 from whet.load.sharing import ideal_hit_rate
 from whet.load.synthetic import (
+    Form,
+    IdWriter,
     SharedPrefixes,
     SyntheticShape,
+    TextWriter,
     build_synthetic,
-    build_synthetic_text,
     ordinary_ids,
-    prefix_uses,
 )
 from whet.load.texts import TextTokenizer, load_text_tokenizer
+from whet.requests import LoggedRequest
 
 TARGET = pair_paths()[0]
 VOCABULARY = tuple(range(100, 4000))
@@ -45,6 +48,20 @@ def shape(
 ) -> SyntheticShape:
     lengths = independent(fixed(unique), fixed(output))
     return SyntheticShape(lengths=lengths, prefixes=prefixes, seed=seed)
+
+
+def of_ids(
+    made: SyntheticShape, vocabulary: Sequence[int], *, draw: Draw, warmup: int = 0
+) -> PlannedLoad:
+    return build_synthetic(made, IdWriter(made, vocabulary), draw=replace(draw, warmup=warmup))
+
+
+def of_text(
+    made: SyntheticShape, tokenizer: TextTokenizer, *, draw: Draw, form: Form, warmup: int = 0
+) -> PlannedLoad:
+    return build_synthetic(
+        made, TextWriter(made, tokenizer, form), draw=replace(draw, warmup=warmup)
+    )
 
 
 def prompts(load: PlannedLoad) -> list[tuple[int, ...]]:
@@ -61,31 +78,9 @@ def demo() -> TextTokenizer:
     return load_text_tokenizer(TARGET)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "complaint"),
-    [
-        ({"count": 0}, "at least 1 shared prefix"),
-        ({"tokens": 0}, "at least 1 token"),
-        ({"zipf_exponent": -0.1}, "Zipf"),
-        ({"zipf_exponent": float("nan")}, "Zipf"),
-        ({"share": 1.1}, "share"),
-        ({"share": float("nan")}, "share"),
-    ],
-)
-def test_a_prefix_structure_that_cannot_be_is_refused(
-    wrong: dict[str, float], complaint: str
-) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        replace(SharedPrefixes(count=2, tokens=32), **wrong)  # type: ignore[arg-type]
-
-
-def test_negative_seeds_no_requests_and_small_vocabularies_are_refused() -> None:
-    with pytest.raises(UsageError, match="seed"):
-        shape(seed=-1)
-    with pytest.raises(UsageError, match="at least 1 request"):
-        build_synthetic(shape(), VOCABULARY, draw=replace(DRAW, requests=0))
+def test_small_vocabularies_are_refused() -> None:
     with pytest.raises(UsageError, match="3 shared prefixes"):
-        build_synthetic(shape(prefixes=SharedPrefixes(count=3, tokens=4)), (5, 6, 7), draw=DRAW)
+        of_ids(shape(prefixes=SharedPrefixes(count=3, tokens=4)), (5, 6, 7), draw=DRAW)
 
 
 def test_ordinary_ids_leave_out_special_and_added_tokens_and_what_the_model_lacks(
@@ -103,67 +98,45 @@ def test_ordinary_ids_leave_out_special_and_added_tokens_and_what_the_model_lack
         ordinary_ids(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("exponent", "requests", "expected"),
-    [
-        (0.0, 12, (4, 4, 4)),
-        (0.0, 7, (3, 2, 2)),
-        (1.0, 11, (6, 3, 2)),  # weights 1, 1/2, 1/3: 6/11, 3/11, 2/11
-        (2.0, 49, (36, 9, 4)),  # weights 1, 1/4, 1/9: 36/49, 9/49, 4/49
-        (1.0, 1, (1, 0, 0)),
-        (50.0, 9, (9, 0, 0)),
-        (1.0, 0, (0, 0, 0)),
-    ],
-)
-def test_uses_follow_zipf_exactly(
-    exponent: float, requests: int, expected: tuple[int, ...]
-) -> None:
-    prefixes = SharedPrefixes(count=3, tokens=8, zipf_exponent=exponent)
-    assert prefix_uses(prefixes, requests) == expected
-
-
 def test_lengths_shares_and_names_are_as_described() -> None:
-    prefixes = SharedPrefixes(count=3, tokens=40, zipf_exponent=1.0, share=0.55)
-    load = build_synthetic(shape(prefixes=prefixes), VOCABULARY, draw=DRAW)
+    prefixes = SharedPrefixes(count=3, tokens=40)
+    load = of_ids(shape(prefixes=prefixes), VOCABULARY, draw=DRAW)
     requests = load.workload.requests
     assert [request.index for request in requests] == list(range(20))
     used = Counter(request.prefix_id for request in requests)
-    assert used == {"prefix-0": 6, "prefix-1": 3, "prefix-2": 2, None: 9}
+    assert used == {"prefix-0": 7, "prefix-1": 7, "prefix-2": 6}
     for request in requests:
-        assert len(request.prompt_token_ids) == 30 + (40 if request.prefix_id else 0)
-        assert request.shared_tokens == (32 if request.prefix_id else 0)  # two blocks of 16 in 40
+        assert len(request.prompt_token_ids) == 30 + 40
+        assert request.shared_tokens == 32  # two blocks of 16 in 40
         assert request.max_tokens == 8
         assert set(request.prompt_token_ids) <= set(VOCABULARY)
     facts = load.workload.facts
-    assert (facts.requests, facts.shared_prefixes, facts.shared_prefix_share) == (20, 3, 11 / 20)
-    assert facts.input_tokens_mean == (9 * 30 + 11 * 70) / 20
+    assert (facts.requests, facts.shared_prefixes, facts.shared_prefix_share) == (20, 3, 1)
+    assert facts.input_tokens_mean == 70
     assert facts.output_tokens_mean == 8
     assert load.calls[3].prompt_token_ids == requests[3].prompt_token_ids
 
 
 def test_the_order_of_kinds_is_mixed() -> None:
-    prefixes = SharedPrefixes(count=2, tokens=16, share=0.5)
-    load = build_synthetic(shape(prefixes=prefixes), VOCABULARY, draw=replace(DRAW, requests=60))
+    prefixes = SharedPrefixes(count=2, tokens=16)
+    load = of_ids(shape(prefixes=prefixes), VOCABULARY, draw=replace(DRAW, requests=60))
     names = [request.prefix_id for request in load.workload.requests]
     assert sum(one != other for one, other in pairwise(names)) > 20
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(15, 0), (16, 1), (40, 2), (48, 3)])
-@pytest.mark.parametrize("exponent", [0.0, 1.0])
-def test_expected_rates_have_their_closed_form(tokens: int, blocks: int, exponent: float) -> None:
-    # 22 of 40 requests share 3 prefixes (each used): warm, each hits its prefix's whole blocks;
-    # cold, the first use of each does not.
-    prefixes = SharedPrefixes(count=3, tokens=tokens, zipf_exponent=exponent, share=0.55)
-    load = build_synthetic(
-        shape(unique=20, prefixes=prefixes), VOCABULARY, draw=replace(DRAW, requests=40)
-    )
-    total = 40 * 20 + 22 * tokens
-    assert load.workload.facts.expected_hit_rate == pytest.approx(22 * blocks * 16 / total)
-    assert cold(load) == pytest.approx((22 - 3) * blocks * 16 / total)
+def test_expected_rates_have_their_closed_form(tokens: int, blocks: int) -> None:
+    # 40 requests share 3 prefixes: warm, each hits its prefix's whole blocks; cold, the first use
+    # of each does not.
+    prefixes = SharedPrefixes(count=3, tokens=tokens)
+    load = of_ids(shape(unique=20, prefixes=prefixes), VOCABULARY, draw=replace(DRAW, requests=40))
+    total = 40 * 20 + 40 * tokens
+    assert load.workload.facts.expected_hit_rate == pytest.approx(40 * blocks * 16 / total)
+    assert cold(load) == pytest.approx((40 - 3) * blocks * 16 / total)
 
 
 def test_without_prefixes_nothing_is_expected_to_hit() -> None:
-    load = build_synthetic(shape(), VOCABULARY, draw=DRAW)
+    load = of_ids(shape(), VOCABULARY, draw=DRAW)
     assert (cold(load), load.workload.facts.expected_hit_rate) == (0.0, 0.0)
     assert load.warmup == ()
     assert {request.prefix_id for request in load.workload.requests} == {None}
@@ -171,28 +144,26 @@ def test_without_prefixes_nothing_is_expected_to_hit() -> None:
 
 def test_a_prefix_that_one_request_uses_hits_only_when_warm() -> None:
     prefixes = SharedPrefixes(count=1, tokens=32)
-    load = build_synthetic(
-        shape(unique=32, prefixes=prefixes), VOCABULARY, draw=replace(DRAW, requests=1)
-    )
+    load = of_ids(shape(unique=32, prefixes=prefixes), VOCABULARY, draw=replace(DRAW, requests=1))
     assert cold(load) == 0.0
     assert load.workload.facts.expected_hit_rate == 0.5
 
 
 def test_the_warm_up_holds_every_prefix_once_and_then_others() -> None:
     prefixes = SharedPrefixes(count=3, tokens=32)
-    one = build_synthetic(shape(prefixes=prefixes), VOCABULARY, draw=DRAW, warmup=5)
+    one = of_ids(shape(prefixes=prefixes), VOCABULARY, draw=DRAW, warmup=5)
     names = [request.prefix_id for request in one.warmup]
     assert names == ["prefix-0", "prefix-1", "prefix-2", None, None]
-    fewer = build_synthetic(shape(prefixes=prefixes), VOCABULARY, draw=DRAW, warmup=1)
+    fewer = of_ids(shape(prefixes=prefixes), VOCABULARY, draw=DRAW, warmup=1)
     assert len(fewer.warmup) == len(fewer.warmup_calls) == 3
     heads = {r.prompt_token_ids[:32] for r in one.warmup[:3]}
     assert heads == {ids[:32] for ids in prompts(one)}
 
 
 def test_trials_share_prefixes_and_nothing_else() -> None:
-    prefixes = SharedPrefixes(count=2, tokens=32, share=0.5)
+    prefixes = SharedPrefixes(count=2, tokens=32)
     loads = [
-        build_synthetic(
+        of_ids(
             shape(prefixes=prefixes),
             VOCABULARY,
             draw=replace(DRAW, trial=trial, load=Load.at(batch)),
@@ -213,9 +184,9 @@ def test_trials_share_prefixes_and_nothing_else() -> None:
 
 def test_the_same_description_gives_the_same_traffic() -> None:
     prefixes = SharedPrefixes(count=2, tokens=32)
-    one, again = (build_synthetic(shape(prefixes=prefixes), VOCABULARY, draw=DRAW) for _ in "ab")
+    one, again = (of_ids(shape(prefixes=prefixes), VOCABULARY, draw=DRAW) for _ in "ab")
     assert one == again
-    other = build_synthetic(shape(prefixes=prefixes, seed=1), VOCABULARY, draw=DRAW)
+    other = of_ids(shape(prefixes=prefixes, seed=1), VOCABULARY, draw=DRAW)
     assert prompts(one)[0][:32] != prompts(other)[0][:32]
 
 
@@ -225,13 +196,13 @@ def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(1, 5), st.integers(1, 40), st.floats(0, 1), st.floats(0, 3), st.integers(1, 40))
+@given(st.integers(1, 5), st.integers(1, 40), st.integers(1, 40))
 def test_no_two_requests_share_more_than_their_prefix(
-    count: int, tokens: int, share: float, exponent: float, requests: int
+    count: int, tokens: int, requests: int
 ) -> None:
-    prefixes = SharedPrefixes(count=count, tokens=tokens, share=share, zipf_exponent=exponent)
+    prefixes = SharedPrefixes(count=count, tokens=tokens)
     lengths = independent(Lengths(low=1, high=40), fixed(1))
-    load = build_synthetic(
+    load = of_ids(
         SyntheticShape(lengths=lengths, prefixes=prefixes),
         VOCABULARY[:120],
         draw=replace(DRAW, requests=requests, block_size=8),
@@ -258,23 +229,21 @@ def test_the_cold_rate_is_what_one_after_another_finds(rows: list[list[int]]) ->
 
 def test_the_requests_of_a_seed_stay_what_they_were() -> None:
     """Figures of two releases stand for one traffic: the hash is that of the first."""
-    load = build_synthetic(
+    load = of_ids(
         replace(
             shape(unique=70, output=3, seed=5),
-            prefixes=SharedPrefixes(count=3, tokens=50, zipf_exponent=1.0, share=0.8),
+            prefixes=SharedPrefixes(count=3, tokens=50),
         ),
         tuple(range(1000, 3000)),
         draw=Draw(requests=20, load=Load.at(4), trial=1, block_size=16),
         warmup=6,
     )
-    assert load.workload.facts.sha256.startswith("f376fff7e6be4d5c028b773823aa0cea")
-    assert Counter(request.shared_tokens for request in load.workload.requests) == {48: 16, 0: 4}
+    assert load.workload.facts.sha256.startswith("efe5fd5938dda412890b7eb962ed76a9")
+    assert Counter(request.shared_tokens for request in load.workload.requests) == {48: 20}
 
 
 def test_more_requests_than_tokens_repeat_first_tokens_evenly_and_are_counted_as_they_are() -> None:
-    load = build_synthetic(
-        shape(unique=1), (1, 2, 3, 4), draw=replace(DRAW, requests=10, block_size=1)
-    )
+    load = of_ids(shape(unique=1), (1, 2, 3, 4), draw=replace(DRAW, requests=10, block_size=1))
     first = Counter(ids[0] for ids in prompts(load))
     assert sorted(first.values()) == [2, 2, 3, 3]
     assert cold(load) == 0.0  # a prompt's last token is never a hit
@@ -283,15 +252,15 @@ def test_more_requests_than_tokens_repeat_first_tokens_evenly_and_are_counted_as
 @pytest.mark.parametrize("form", ["text", "chat"])
 @pytest.mark.parametrize("tokens", [33, 48, 250])
 def test_texts_have_the_stated_tokens_when_the_server_reads_them(
-    demo: TextTokenizer, form: str, tokens: int
+    demo: TextTokenizer, form: Form, tokens: int
 ) -> None:
-    prefixes = SharedPrefixes(count=3, tokens=tokens, share=0.6)
-    load = build_synthetic_text(
+    prefixes = SharedPrefixes(count=3, tokens=tokens)
+    load = of_text(
         shape(unique=25, prefixes=prefixes),
         demo,
         draw=DRAW,
         form=form,
-        warmup=5,  # type: ignore[arg-type]
+        warmup=5,
     )
     for request, call in zip(
         (*load.workload.requests, *load.warmup), (*load.calls, *load.warmup_calls), strict=True
@@ -301,25 +270,23 @@ def test_texts_have_the_stated_tokens_when_the_server_reads_them(
         assert len(ids) == 25 + (tokens if request.prefix_id else 0)
         assert call.max_tokens == request.max_tokens
     blocks = tokens // 16 * 16
-    total = 20 * 25 + 12 * tokens
+    total = 20 * 25 + 20 * tokens
     # A chat's own first tokens are fewer than a block: they are no hits.
-    assert load.workload.facts.expected_hit_rate == pytest.approx(12 * blocks / total)
-    assert cold(load) == pytest.approx((12 - 3) * blocks / total)
+    assert load.workload.facts.expected_hit_rate == pytest.approx(20 * blocks / total)
+    assert cold(load) == pytest.approx((20 - 3) * blocks / total)
 
 
 def _read_again(tokenizer: TextTokenizer, call: CompletionCall) -> tuple[int, ...]:
     if call.messages is not None:
-        return tokenizer.chat_ids(call.messages)
+        return tokenizer.request_ids(LoggedRequest(place="", messages=call.messages))
     assert call.prompt is not None
-    return tokenizer.ids(call.prompt)
+    return tokenizer.request_ids(LoggedRequest(place="", prompt=call.prompt))
 
 
 def test_texts_of_trials_share_their_prefixes(demo: TextTokenizer) -> None:
     prefixes = SharedPrefixes(count=1, tokens=40)
     one, other = (
-        build_synthetic_text(
-            shape(prefixes=prefixes), demo, draw=replace(DRAW, trial=trial), form="chat"
-        )
+        of_text(shape(prefixes=prefixes), demo, draw=replace(DRAW, trial=trial), form="chat")
         for trial in (0, 1)
     )
     first, second = prompts(one), prompts(other)
@@ -335,13 +302,13 @@ def test_a_text_shorter_than_its_frame_is_refused_with_the_least(
 ) -> None:
     prefixes = SharedPrefixes(count=1, tokens=prefix)
     with pytest.raises(UsageError, match=complaint):
-        build_synthetic_text(shape(unique=unique, prefixes=prefixes), demo, draw=DRAW, form="chat")
+        of_text(shape(unique=unique, prefixes=prefixes), demo, draw=DRAW, form="chat")
 
 
 def test_texts_work_for_a_tokenizer_of_single_bytes_too(tmp_path: Path) -> None:
     tokenizer = load_text_tokenizer(write_tokenizer(tmp_path))
     prefixes = SharedPrefixes(count=2, tokens=20)
-    load = build_synthetic_text(
+    load = of_text(
         shape(unique=12, prefixes=prefixes), tokenizer, draw=replace(DRAW, requests=6), form="chat"
     )
     assert {len(ids) for ids in prompts(load)} == {32}

@@ -17,7 +17,7 @@ from tests.scripted_server import ScriptedServer, scripted_server
 from whet.core.errors import EngineLostError
 from whet.core.load import Load
 from whet.core.records.load import RequestEvent
-from whet.load import TrialInterrupted, TrialLost, TrialPlan, workers
+from whet.load import TrialInterrupted, TrialLost, TrialPlan
 from whet.load.workers import choose_workers
 
 SECOND = 1_000_000_000
@@ -129,7 +129,7 @@ def closed(slots: int, **changes: object) -> TrialPlan:
 
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "cores", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
 
 
 @pytest.mark.usefixtures("eight_cores")

@@ -15,7 +15,7 @@ from whet.core.errors import CheckpointError, StorageError, UsageError
 from whet.core.load import Load
 from whet.core.records.load import PlannedRequest
 from whet.core.spec import WorkloadSpec
-from whet.load import Draw, Workload, build_warmup, build_workload
+from whet.load import Draw, Workload, build_workload
 from whet.load.plan import to_call
 
 DRAW = Draw(requests=40, load=Load.at(4), trial=0, block_size=16)
@@ -29,7 +29,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def build(files: tuple[Path, Path], spec: WorkloadSpec = SPEC, draw: Draw = DRAW) -> Workload:
-    return build_workload(*files, spec, draw=draw)
+    return build_workload(*files, spec, draw=draw).workload
+
+
+def warm_up(files: tuple[Path, Path], draw: Draw, count: int) -> tuple[PlannedRequest, ...]:
+    return build_workload(*files, SPEC, draw=replace(draw, warmup=count)).warmup
 
 
 def test_the_same_arguments_give_the_same_traffic(files: tuple[Path, Path]) -> None:
@@ -48,7 +52,7 @@ def test_another_draw_has_another_hash(files: tuple[Path, Path], draw: Draw) -> 
 def test_no_prompt_comes_twice_on_one_server(files: tuple[Path, Path]) -> None:
     cells = [replace(DRAW, trial=t, load=Load.at(b)) for t in range(3) for b in (1, 4)]
     prompts = [r.prompt_token_ids for draw in cells for r in build(files, draw=draw).requests]
-    prompts += [r.prompt_token_ids for d in cells for r in build_warmup(*files, SPEC, draw=d)]
+    prompts += [r.prompt_token_ids for d in cells for r in warm_up(files, d, 40)]
     assert len(set(prompts)) == len(prompts) == 6 * 80
 
 
@@ -103,7 +107,7 @@ def test_the_expected_hit_rate_is_what_a_cache_finds(files: tuple[Path, Path]) -
     """A cache of whole blocks, simulated request by request after the warm-up, agrees."""
     workload = build(files)
     cache: set[tuple[int, ...]] = set()
-    for request in build_warmup(*files, SPEC, draw=replace(DRAW, requests=20)):
+    for request in warm_up(files, DRAW, 20):
         cache.update(prefixes(request))
     hits = total = 0
     for request in workload.requests:
@@ -143,7 +147,7 @@ def test_a_temperature_is_sent_and_makes_another_workload(files: tuple[Path, Pat
 
 def test_the_warm_up_holds_every_shared_prefix(files: tuple[Path, Path]) -> None:
     for asked, sent in ((20, 20), (3, 8), (0, 0)):
-        warmup = build_warmup(*files, SPEC, draw=replace(DRAW, requests=asked))
+        warmup = warm_up(files, DRAW, asked)
         assert len(warmup) == sent
         assert len({r.prefix_id for r in warmup} - {None}) == (8 if sent else 0)
 
@@ -203,7 +207,7 @@ def test_variables_reach_the_template_and_one_that_lacks_some_is_a_usage_error(
     template = "{% if mood %}!!{% endif %}" + NO_SYSTEM + "<|user|>{{ messages[0].content }}"
     tokenizer = write_tokenizer(tmp_path / "mood", template=template)
     plain = build((pool, tokenizer))
-    moody = build_workload(pool, tokenizer, SPEC, draw=DRAW, variables=(("mood", True),))
+    moody = build_workload(pool, tokenizer, SPEC, draw=DRAW, variables=(("mood", True),)).workload
     lengths = [[len(each.prompt_token_ids) for each in made.requests] for made in (plain, moody)]
     assert lengths[1] == [length + 2 for length in lengths[0]]
     needy = write_tokenizer(tmp_path / "needy", template="{{ functions.x }}")

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
 from whet.core.records.summary import Estimate
-from whet.metrics.estimates import enough_from, is_enough, quantile_estimate
-from whet.metrics.quantiles import (
+from whet.metrics.estimates import (
     clustered_mean,
     clustered_quantile,
+    enough_from,
+    is_enough,
+    quantile_estimate,
 )
 
 

@@ -18,8 +18,9 @@ from tests.prompts.planted import planted_log, question, rules
 from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import UsageError
 from whet.demo import pair_paths
+from whet.load.sharing import chain_hashes
 from whet.prompts.analyse import PromptLog, PromptQuestion, analyse, answer_ids
-from whet.prompts.cache import PrefixCache, chain_hashes, most_hits
+from whet.prompts.cache import PrefixCache, most_hits
 from whet.prompts.fixes import apply_fixes
 from whet.prompts.records import PromptAnalysis
 from whet.requests import LoggedRequest
@@ -246,16 +247,6 @@ def test_tools_in_another_order(tmp_path: Path) -> None:
     analysis = analysed(rows, tmp_path)
     assert {(cause.kind, cause.where) for cause in analysis.causes} == {("order", "tools")}
     assert [fix.kinds for fix in analysis.fixes] == [("order",)]
-
-
-def test_the_largest_shared_prefixes_have_an_excerpt(tmp_path: Path) -> None:
-    one, other = "\n".join(rules(12, "a")), "\n".join(rules(12, "b"))
-    rows = [chat(i, one if i % 3 else other) for i in range(30)]
-    prefixes = analysed(rows, tmp_path).prefixes
-    assert [prefix.requests for prefix in prefixes[:2]] == [20, 10]
-    assert prefixes[0].text is not None
-    assert prefixes[0].text[15:60] in one
-    assert all(p.text is None for p in analysed(rows, tmp_path, redacted=True).prefixes)
 
 
 def test_hits_are_those_of_the_tokens_one_after_another(tmp_path: Path) -> None:

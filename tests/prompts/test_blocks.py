@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from whet.core.errors import UsageError
-from whet.prompts.cache import chain_hashes, most_hits
+from whet.load.sharing import chain_hashes
+from whet.prompts.cache import most_hits
 
 TOKENS = st.lists(st.sampled_from([0, 1, 2, 65536, 151_935]), max_size=14)
 SALTS = (None, "a", "b")
@@ -40,8 +40,3 @@ def test_the_integer_type_and_layout_do_not_matter() -> None:
 @pytest.mark.parametrize(("tokens", "hits"), [(0, 0), (1, 0), (16, 0), (17, 1), (32, 1), (33, 2)])
 def test_the_last_prompt_token_is_computed_anew(tokens: int, hits: int) -> None:
     assert most_hits(tokens, 16) == hits
-
-
-def test_a_block_of_no_tokens_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least 1"):
-        chain_hashes(np.array([1]), 0)

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whet.prompts.cache import PrefixCache, PrefixTree, SharedRun, chain_hashes, most_hits
+from whet.load.sharing import chain_hashes
+from whet.prompts.cache import PrefixCache, most_hits
 
 Trace = list[tuple[list[int], list[int]]]  # (prompt, answer) in tokens
 
@@ -157,26 +158,3 @@ def test_an_answers_blocks_are_found_by_the_next_turn_only_as_its_prompt() -> No
         assert cache.touch([1, 2, 3], 1) == 1  # the answer again: computed, no hits
         assert cache.touch([1, 2, 3, 4], 3) == 3
         assert cache.touch([], 0) == 0
-
-
-def test_shared_runs_are_the_branches_of_the_radix_tree() -> None:
-    tree = PrefixTree()
-    for chain in ([1, 2, 3, 4], [1, 2, 3, 9], [1, 2, 7], [8], [1, 2, 3, 9, 5]):
-        tree.add(chain)
-    assert tree.shared_runs(2) == [
-        SharedRun(start=0, end=2, requests=4, latest=4),
-        SharedRun(start=2, end=3, requests=3, latest=4),
-    ]
-    assert tree.shared_runs(9)[2:] == [SharedRun(start=3, end=4, requests=2, latest=4)]
-
-
-@settings(max_examples=40, deadline=None)
-@given(traces(), st.integers(1, 3))
-def test_a_shared_run_counts_the_requests_that_begin_with_it(trace: Trace, size: int) -> None:
-    whole = [tuple(prompt + answer) for prompt, answer in trace]
-    tree = PrefixTree()
-    for tokens in whole:
-        tree.add(chain_hashes(np.array(tokens, dtype=np.int32), size))
-    for run in tree.shared_runs(100):
-        prefix = whole[run.latest][: run.end * size]
-        assert sum(tokens[: len(prefix)] == prefix for tokens in whole) == run.requests

@@ -52,7 +52,7 @@ def test_console_page_and_json_have_the_figures(tmp_path: Path) -> None:
     assert stored["fixes"][0]["hits"]["hit_tokens"] == fix.hits.hit_tokens
     assert stored["causes"][0]["kind"] == "date"
     ids = {section.id for section in prompts_document(analysis).sections}
-    assert ids == {"causes", "fixes", "prefixes"}
+    assert ids == {"causes", "fixes"}
     assert "date or time" in text
 
 

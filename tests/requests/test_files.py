@@ -92,14 +92,3 @@ def test_an_item_too_large_to_hold_says_how_to_write_it(
     path = write(tmp_path, json.dumps([{"prompt": "x" * 2_000_000}]), "log.json")
     with pytest.raises(UsageError, match=r"one request per line with: jq -c '\.\[\]'"):
         list(LogReader(path))
-
-
-def test_a_prompt_file_too_long_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "MAX_LINE_BYTES", 4)
-    write(tmp_path, "short", "a.txt")
-    write(tmp_path, "four", "b.txt")
-    reader = LogReader(tmp_path)
-    assert [request.prompt for request in reader] == ["four"]
-    assert counts(reader.left_out()) == {"longer than 32 MiB": (1, "a.txt (5 B)")}

@@ -118,35 +118,27 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         LogReader(Path("/dev/null"))
 
 
-def test_a_folder_holds_logs_and_prompt_files(tmp_path: Path) -> None:
+def test_a_folder_holds_logs(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "hi"}]
-    write(tmp_path, "\ufeffSay {{ name }}\n", "b.jinja")
-    write(tmp_path, "  text ", "a.TXT")
     write(tmp_path, json.dumps({"messages": chat, "model": "m"}, indent=2), "c.json")
     write(tmp_path, gzip.compress(line("packed")), "d.jsonl.gz")
     (tmp_path / "sub").mkdir()
-    write(tmp_path / "sub", "deep", "e.md")
+    write(tmp_path / "sub", line("deep"), "e.ndjson")
     (tmp_path / ".git").mkdir()
-    write(tmp_path / ".git", "hidden", "f.md")
-    write(tmp_path, "\n", "g.prompt")
-    write(tmp_path, b"\xff", "h.prompt")
+    write(tmp_path / ".git", line("hidden"), "f.jsonl")
     write(tmp_path, "{", "i.json")
     write(tmp_path, "x", "k.py")
     reader = LogReader(tmp_path)
     requests = list(reader)
     assert [(one.place, one.prompt or one.messages) for one in requests] == [
-        ("a.TXT", "  text "),
-        ("b.jinja", "Say {{ name }}\n"),
         ("c.json:1", tuple(chat)),
         ("d.jsonl.gz:1", "packed"),
-        ("sub/e.md", "deep"),
+        ("sub/e.ndjson:1", "deep"),
     ]
     assert reader.models == {"m": 1}
     assert counts(reader.left_out()) == {
-        "blank": (1, "g.prompt"),
-        "not UTF-8": (1, "h.prompt"),
         "not valid JSON": (1, "i.json:1"),
-        "not a prompt file or log": (1, "k.py"),
+        "not a log": (1, "k.py"),
     }
 
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from whet.core.errors import UsageError
-from whet.requests.trace import Reading, Trace, cut_trace, read_trace
+from whet.requests.trace import Trace, cut_trace, read_trace
 
 AZURE = """\
 TIMESTAMP,ContextTokens,GeneratedTokens
@@ -224,10 +224,7 @@ def test_the_size_of_a_number_tells_the_unit_of_a_log_s_times(
 
 def test_the_first_rows_by_time_are_kept(tmp_path: Path) -> None:
     path = write(tmp_path, BURSTGPT + "4,ChatGPT,7,8,15,API log\n")
-    trace = read_trace(path, Reading(max_rows=2))
-    assert sizes(trace) == [(0, 7, 8), (10**9, 472, 18)]
-    with pytest.raises(UsageError, match="rows to read must be 1 or more"):
-        read_trace(path, Reading(max_rows=0))
+    assert sizes(cut_trace(read_trace(path), rows=2)) == [(0, 7, 8), (10**9, 472, 18)]
 
 
 def test_a_cut_keeps_what_is_due_before_it(tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ class ChatTemplate:
         """The prompt up to the begin of the answer; ``TemplateProblem`` where it is refused."""
         if not self.source:
             raise UsageError(
-                "the log has chat messages and the tokenizer has no chat template",
-                fix="give the one that the server uses with --chat-template FILE",
+                "there are chat messages and the tokenizer has no chat template",
+                fix="give the server's with --chat-template FILE, or take plain prompts",
             )
         messages = [self._message(message) for message in request.messages or ()]
         if not self._developer and any(each["role"] == "developer" for each in messages):
@@ -123,12 +123,11 @@ class ChatTemplate:
         tools: Sequence[Message] = (),
         at: datetime = FIXED_DATE,
         variables: Mapping[str, Any] | None = None,
-        fold: bool = True,
     ) -> tuple[str, Sequence[Message]]:
         """Plain messages as text, up to the begin of the answer, or ``answered`` as they are.
 
         The second value is the messages that the template took: a system message becomes the
-        begin of the first turn where it is refused (Gemma 2), unless not ``fold``. Raises
+        begin of the first turn where it is refused (Gemma 2). Raises
         ``TemplateProblem`` with the template's words, which may quote the messages.
         """
         own = {**(variables or {}), "add_generation_prompt": not answered}
@@ -136,7 +135,7 @@ class ChatTemplate:
         try:
             return apply(self._parts(messages)), messages
         except _FAULTS as error:
-            if fold and len(messages) > 1 and _is_system(messages[0]):
+            if len(messages) > 1 and _is_system(messages[0]):
                 row = _without_system(messages)
                 with suppress(*_FAULTS):
                     return apply(self._parts(row)), row

@@ -35,6 +35,7 @@ class PromptEncoder:
 
         ``variables`` are handed to the template of every request that does not set them itself.
         """
+        self.tokenizer = tokenizer
         self._fast = tokenizer.backend_tokenizer
         self._fast.no_truncation()  # its file may set both; a server uses neither
         self._fast.no_padding()

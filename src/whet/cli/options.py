@@ -28,7 +28,7 @@ def _default_text(value: object) -> str | None:
 
 _MOST: Final[Mapping[type, int]] = {int: 10**7, float: LARGEST}
 _NEGATIVE: Final = ("top_k", "frequency_penalty", "presence_penalty")
-_ENDLESS: Final = ("request_rate", math.inf)
+_ENDLESS: Final = ("request_rate", "burstiness")
 _LARGEST_SEED: Final = 2**64
 _SHOWN: Final = 40
 
@@ -36,7 +36,7 @@ _SHOWN: Final = 40
 def require_numbers(_kind: object, options: Any, name: str = "") -> None:
     """Refuse what no option can mean: nan, inf, numbers below 0 and of any size.
 
-    A narrower range is written at the option. ``inf`` sends all requests at once.
+    A narrower range is written at the option; ``_ENDLESS`` may be infinite.
     """
     if is_dataclass(options):
         for each in fields(options):
@@ -47,7 +47,7 @@ def require_numbers(_kind: object, options: Any, name: str = "") -> None:
     elif (most := _MOST.get(type(options))) is not None:
         most = _LARGEST_SEED if name == "seed" else most
         least = -most if name in _NEGATIVE else 0
-        if not least <= options <= most and (name, options) != _ENDLESS:
+        if not least <= options <= most and not (options == math.inf and name in _ENDLESS):
             flag = f"--{name.replace('_', '-')}"
             shown = str(options)[:_SHOWN]
             raise UsageError(f"{flag} takes a number from {least:,} to {most:,} (got {shown})")

@@ -52,9 +52,7 @@ class LoadOptions:
     ] = None
     """Requests in flight: the size of a closed loop (default: 1), or the cap of an open one."""
     burstiness: float = 1.0
-    """Shape of the arrivals at --request-rate: 1 is Poisson, below 1 burstier."""
-    constant: bool = False
-    """Equal gaps between the arrivals at --request-rate."""
+    """Shape of the arrivals at --request-rate: 1 is Poisson, below 1 burstier, inf equal gaps."""
     static_batches: bool = False
     """Send static batches of --max-concurrency: each waits for its slowest request."""
     num_warmups: Count = 20
@@ -97,10 +95,6 @@ class PromptOptions:
         PositiveInt | None, Parameter(name=["--random-prefix-len", "--prefix-len"])
     ] = None
     """Tokens of each shared prefix. Default: 256."""
-    prefix_zipf: float = 0.0
-    """Zipf exponent of the prefixes' popularity; 0 is uniform."""
-    prefix_share: float = 1.0
-    """Share of the requests that begin with a shared prefix."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Sampling"))

@@ -3,7 +3,7 @@
 from whet.load.plan import Draw, TrialPlan, Workload
 from whet.load.prompts import read_pool
 from whet.load.trial import TrialInterrupted, TrialLost, run_trial
-from whet.load.workload import build_warmup, build_workload, sample_turns
+from whet.load.workload import build_workload, sample_turns
 
 __all__ = [
     "Draw",
@@ -11,7 +11,6 @@ __all__ = [
     "TrialLost",
     "TrialPlan",
     "Workload",
-    "build_warmup",
     "build_workload",
     "read_pool",
     "run_trial",

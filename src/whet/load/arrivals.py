@@ -1,13 +1,6 @@
 """When requests arrive: a description in a few numbers becomes offsets in ns, the same each time.
 
-Every schedule begins with a request at 0, so that a window holds no idle lead. Kinds and the
-numbers they take:
-
-    constant  rate_rps              equal gaps
-    poisson   rate_rps              exponential gaps
-    bursty    rate_rps, burstiness  gamma gaps: 1 is Poisson, below 1 bursty
-    at_once   none                  an infinite rate
-    trace     speed                 the times of a trace; 2 plays it twice as fast
+Every schedule begins with a request at 0, so that a window holds no idle lead.
 """
 
 from __future__ import annotations
@@ -15,73 +8,36 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from whet.core.errors import UsageError
 from whet.core.units import NS_PER_S
 
-_NEEDS: Final[dict[str, tuple[str, ...]]] = {
-    "constant": ("rate_rps",),
-    "poisson": ("rate_rps",),
-    "bursty": ("rate_rps", "burstiness"),
-    "at_once": (),
-    "trace": ("speed",),
-}
-KINDS: Final = tuple(_NEEDS)
-
-_NUMBERS: Final = ("rate_rps", "burstiness", "speed")
 _LONGEST_S: Final = 10 * 365 * 86_400
 """No load test lasts ten years: a schedule that does comes from a rate in the wrong unit."""
-
-_Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arrivals:
-    """An arrival process. The module's docstring says which kind takes which numbers.
+    """Gamma gaps at a mean rate, or a trace's own times where ``speed`` is given.
 
-    Raises ``UsageError`` for an unknown kind and for a number that is missing, not above 0 and
-    finite, or of no meaning for the kind.
+    ``rate_rps`` is infinite where all arrive at once. ``burstiness`` is the gaps' shape: 1 is
+    Poisson, below 1 bursty, infinite equal gaps. ``speed`` 2 plays a trace twice as fast. Raises
+    ``UsageError`` for a number that is not above 0.
     """
 
-    kind: str
-    rate_rps: float | None = None
-    burstiness: float | None = None
+    rate_rps: float = math.inf
+    burstiness: float = 1.0
     speed: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise ``UsageError`` for an unknown kind or numbers that do not fit it."""
-        if self.kind not in _NEEDS:
-            raise UsageError(
-                f"unknown arrivals {self.kind!r}", fix=f"choose one of {', '.join(KINDS)}"
-            )
-        for name in _NUMBERS:
-            self._check(name, getattr(self, name))
-
-    @classmethod
-    def at_rate(cls, rate_rps: float, *, burstiness: float = 1.0) -> Arrivals:
-        """What ``--request-rate`` and ``--burstiness`` mean in ``vllm bench serve``.
-
-        An infinite rate is all at once, a burstiness of 1 is Poisson.
-        """
-        if rate_rps == math.inf:
-            return cls(kind="at_once")
-        if burstiness == 1.0:
-            return cls(kind="poisson", rate_rps=rate_rps)
-        return cls(kind="bursty", rate_rps=rate_rps, burstiness=burstiness)
-
-    def _check(self, name: str, value: float | None) -> None:
-        needed = name in _NEEDS[self.kind]
-        if needed and value is None:
-            raise UsageError(f"arrivals of kind {self.kind!r} need {name}", fix="give it a number")
-        if not needed and value is not None:
-            raise UsageError(f"arrivals of kind {self.kind!r} take no {name}", fix="leave it out")
-        if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"{name} is {value}", fix="give a finite number above 0")
+        """Raise ``UsageError`` for a number that is not above 0."""
+        for name in ("rate_rps", "burstiness", "speed"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} is {value}", fix="give a number above 0")
 
 
 def arrival_offsets_ns(
@@ -89,22 +45,19 @@ def arrival_offsets_ns(
 ) -> tuple[int, ...]:
     """Offsets of ``requests`` arrivals from the start of the window, in ns, never decreasing.
 
-    ``times_ns`` are a trace's own times: the kind ``trace`` takes the first ``requests`` of them,
-    and the other kinds ignore them. Equal arguments give equal offsets. Gamma gaps have the shape
-    ``burstiness`` and the scale 1 ÷ (rate × burstiness) as in ``vllm bench serve``, but are not
-    stretched afterwards to a fixed total, which would no longer be the process that was asked for.
-    Raises ``UsageError`` for counts and times that make no schedule.
+    ``times_ns`` are a trace's own times, ascending; the first ``requests`` of them are taken where
+    ``arrivals`` has a speed. Equal arguments give equal offsets. Gaps have the shape ``burstiness``
+    and the scale 1 ÷ (rate × burstiness) as in ``vllm bench serve``, but are not stretched
+    afterwards to a fixed total, which would no longer be the process that was asked for.
+    Raises ``UsageError`` for a schedule of more than ten years.
     """
-    if requests < 1:
-        raise UsageError(f"{requests} requests make no load", fix="send at least 1")
-    if seed < 0:
-        raise UsageError(f"the seed is {seed}", fix="give a whole number of 0 or more")
-    if arrivals.kind == "trace":
-        return _replay(_number(arrivals.speed), times_ns, requests)
-    if arrivals.kind == "at_once":
-        return (0,) * requests
+    if arrivals.speed is not None:
+        return _replay(arrivals.speed, times_ns, requests)
+    shape, gaps = arrivals.burstiness, np.ones(requests - 1)
+    if math.isfinite(shape):
+        gaps = np.random.default_rng(seed).gamma(shape, 1 / shape, size=requests - 1)
     with np.errstate(over="ignore"):  # refused below, in words
-        seconds = _unit_times(arrivals, requests, seed) / _number(arrivals.rate_rps)
+        seconds = np.concatenate([np.zeros(1), np.cumsum(gaps)]) / arrivals.rate_rps
     if not seconds[-1] < _LONGEST_S:
         raise UsageError(
             f"{requests} requests at this rate take more than ten years",
@@ -138,39 +91,8 @@ def logged_offsets_ns(
     return tuple(np.rint(scaled).astype(np.int64).tolist())
 
 
-def _number(value: float | None) -> float:
-    assert value is not None, "Arrivals checks that its kind has its numbers"
-    return value
-
-
-def _unit_times(arrivals: Arrivals, requests: int, seed: int) -> _Floats:
-    """Arrival times of the process at one request a second, the first at 0; shape (requests,)."""
-    generator = np.random.default_rng(seed)
-    count = requests - 1
-    if arrivals.kind == "poisson":
-        gaps = generator.exponential(size=count)
-    elif arrivals.kind == "bursty":
-        shape = _number(arrivals.burstiness)
-        gaps = generator.gamma(shape, 1 / shape, size=count)
-    else:
-        gaps = np.ones(count)
-    return np.concatenate([np.zeros(1), np.cumsum(gaps)])
-
-
 def _replay(speed: float, times_ns: Sequence[int], requests: int) -> tuple[int, ...]:
-    if len(times_ns) < requests:
-        raise UsageError(
-            f"the trace has {len(times_ns)} times and {requests} requests are asked for",
-            fix="send fewer, or give a longer trace",
-        )
-    taken = times_ns[:requests]
-    for number, (before, after) in enumerate(pairwise(taken), start=2):
-        if after < before:
-            raise UsageError(
-                f"time goes backwards at request {number} of the trace ({after} ns after "
-                f"{before} ns)",
-                fix="sort the trace by time",
-            )
-    if (taken[-1] - taken[0]) / speed >= _LONGEST_S * NS_PER_S:
+    first, last = times_ns[0], times_ns[requests - 1]
+    if (last - first) / speed >= _LONGEST_S * NS_PER_S:
         raise UsageError("the trace takes more than ten years at this speed", fix="raise the speed")
-    return tuple(round((at - taken[0]) / speed) for at in taken)
+    return tuple(round((at - first) / speed) for at in times_ns[:requests])

@@ -92,13 +92,13 @@ def read_dataset(
     return Dataset(path=str(path), rows=tuple(rows), left_out=left_out, doubts=doubts)
 
 
-def build_dataset(rows: Sequence[DatasetRow], *, draw: Draw, warmup: int, seed: int) -> PlannedLoad:
-    """``draw.requests`` + ``warmup`` rows in random order, anew for every (concurrency, trial).
+def build_dataset(rows: Sequence[DatasetRow], *, draw: Draw, seed: int) -> PlannedLoad:
+    """The timed rows and the warm-up, in random order, anew for every (concurrency, trial).
 
     The hit rate to expect counts what they have in common, not what an earlier trial left.
     """
     rng = seeded(f"dataset/{seed}/{draw.load}/{draw.trial}")
-    chosen = [rows[i] for i in rng.permutation(len(rows))[: draw.requests + warmup]]
+    chosen = [rows[i] for i in rng.permutation(len(rows))[: draw.requests + draw.warmup]]
     prompts, outputs = [row.prompt_token_ids for row in chosen], [r.output_tokens for r in chosen]
     planned = plan_requests(prompts, outputs, block_size=draw.block_size)
     calls = tuple(logged_call(row.request, row.output_tokens) for row in chosen)
@@ -137,15 +137,12 @@ def _read_row(
     """The measured row, or the reason why it is left out."""
     if request.prompt_token_ids is not None or media(request):
         return _NO_TEXT
-    answer = request.output
-    if request.messages and answer is None and request.messages[-1]["role"] == "assistant":
+    if request.messages and request.output is None and request.messages[-1]["role"] == "assistant":
         answer = plain_messages(request, answer=False)[-1]["content"]
-        request = replace(request, messages=request.messages[:-1])
+        request = replace(request, messages=request.messages[:-1], output=answer)
     if request.messages == ():
         return "no message before the answer"
-    tokens = request.output_tokens if output_tokens is None else output_tokens
-    if tokens is None and answer is not None:
-        tokens = len(tokenizer.content_ids(answer))
+    tokens = tokenizer.answer_tokens(request) if output_tokens is None else output_tokens
     if tokens is None:
         return _NO_ANSWER
     ids = tokenizer.request_ids(request)

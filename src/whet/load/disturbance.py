@@ -56,7 +56,7 @@ class DisturbanceWatch:
         self._cgroup = cgroups / _cgroup_name(proc)
         self._own_cpu_s = own_cpu_s or _tree_cpu_s
         self._gpu = read_gpus(_tree_pids()) if gpu else None
-        self._cores = _usable_cores()
+        self._cores = os.sched_getaffinity(0)
         self._before = self._totals_s()
         self._began_ns = time.monotonic_ns()
 
@@ -129,13 +129,6 @@ def describe_disturbance(readings: Disturbance) -> list[str]:
     return reasons
 
 
-def _usable_cores() -> frozenset[int]:
-    """Numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
-
-
 def _tree_pids() -> frozenset[int]:
     """This process and all below it: the client's processes, the server and what it forked."""
     return frozenset(process.pid for process in _tree())
@@ -158,7 +151,7 @@ def _tree_cpu_s() -> float:
     return total_s
 
 
-def _core_ticks(stat: Path, cores: frozenset[int]) -> list[list[int]]:
+def _core_ticks(stat: Path, cores: Collection[int]) -> list[list[int]]:
     wanted = {f"cpu{number}" for number in cores}
     rows = (line.split() for line in _lines(stat))
     return [[int(word) for word in row[1:]] for row in rows if row and row[0] in wanted]

@@ -43,14 +43,13 @@ def build_logged(
     encoder: PromptEncoder,
     *,
     draw: Draw,
-    warmup: int,
     lengths: Sequence[int] = (),
 ) -> PlannedLoad:
     """The requests of one trial: whole groups until there are ``draw.requests``.
 
-    ``warmup`` other requests come first, and one for each beginning that several conversations
-    share. With 0 there is no warm-up. Answers without a length in the log have one of ``lengths``.
-    Raises ``UsageError`` where a length is not known.
+    The warm-up also has one request for each beginning that several conversations share. Answers
+    without a length in the log have one of ``lengths``. Raises ``UsageError`` where a length is not
+    known.
     """
     mark = f"[{draw.attempt}b{draw.load.value:g}-t{draw.trial}] "
     groups = _drawn(sample, f"{draw.load}/{draw.trial}")
@@ -58,7 +57,7 @@ def build_logged(
     timed = _apart(timed, 2 * _in_flight(draw.load))
     play = _Play(encoder=encoder, mark=mark, lengths=lengths)
     requests = play.plan(timed)
-    before = _warmup(timed, rest, warmup) if warmup else []
+    before = _warmup(timed, rest, draw.warmup) if draw.warmup else []
     warm = play.plan(before)
     prompts = [each.prompt_token_ids for each in requests]
     cached = partial(

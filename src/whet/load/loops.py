@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -10,7 +11,7 @@ from time import monotonic_ns
 from typing import Final
 
 from whet.client import CompletionCall, Exchange, StreamClient
-from whet.core.errors import EngineLostError, UsageError
+from whet.core.errors import EngineLostError
 from whet.core.records.load import PlannedRequest
 from whet.load.clock import Alarm
 from whet.load.plan import to_call
@@ -34,13 +35,41 @@ def encode_all(
     ]
 
 
-class ClosedLoop:
-    """One pass over prepared exchanges at a fixed number in flight.
+class Loop(ABC):
+    """One pass over prepared exchanges. Times are absolute monotonic ns.
+
+    A ``started_ns`` that is set beforehand is when the schedule begins, otherwise ``run`` is.
+    ``sent`` holds the requests that left, ``unsent`` those that an early end left out.
+    """
+
+    def __init__(self, client: StreamClient, alive: Callable[[], None]) -> None:
+        """``alive`` is called after each failed request, and raises if the engine is gone."""
+        self._client = client
+        self._alive = alive
+        self.started_ns = 0
+        self.drained_ns = 0
+        self.sent: list[Exchange] = []
+        self.unsent: list[Exchange] = []
+
+    @abstractmethod
+    async def run(self, exchanges: Sequence[Exchange]) -> None:
+        """Send all; raises ``EngineLostError`` as soon as ``alive`` does, with ``sent`` kept."""
+
+    async def _exchange(self, exchange: Exchange) -> None:
+        await self._client.send(exchange)
+        self._check(exchange)
+
+    def _check(self, exchange: Exchange) -> None:
+        if exchange.error is not None or exchange.status != _HTTP_OK:
+            self._alive()
+
+
+class ClosedLoop(Loop):
+    """A fixed number in flight.
 
     A request is scheduled when its slot becomes free: at the start for the first, at the last byte
     of the one before for the others. ``drained_ns`` is when the first slot that found nothing left
-    to send had become free: from then on fewer than B are in flight. Times are absolute monotonic
-    ns.
+    to send had become free: from then on fewer than B are in flight.
     """
 
     def __init__(
@@ -51,21 +80,14 @@ class ClosedLoop:
         alive: Callable[[], None],
         turns: Turns | None = None,
     ) -> None:
-        """``alive`` is called after each failed request, and raises if the engine is gone.
-
-        ``turns`` are shared with the loops of other processes that send the same exchanges.
-        """
-        self._client = client
+        """``turns`` are shared with the loops of other processes that send the same exchanges."""
+        super().__init__(client, alive)
         self._slots = slots
-        self._alive = alive
         self._turns = turns
         self._exchanges: Sequence[Exchange] = ()
-        self.started_ns = 0
-        self.drained_ns = 0
-        self.sent: list[Exchange] = []
 
     async def run(self, exchanges: Sequence[Exchange]) -> None:
-        """Send all; raises ``EngineLostError`` as soon as ``alive`` does, with ``sent`` kept."""
+        """As ``Loop``."""
         self._exchanges = exchanges
         self._turns = self._turns or partial(next, iter(range(len(exchanges))), None)
         self.started_ns = self.started_ns or monotonic_ns()
@@ -85,37 +107,28 @@ class ClosedLoop:
             exchange = self._exchanges[index]
             exchange.scheduled_ns = free_ns
             self.sent.append(exchange)
-            await self._client.send(exchange)
-            check_alive(exchange, self._alive)
+            await self._exchange(exchange)
             free_ns = exchange.ended_ns
         # Slots come in the order in which they were read, not in that of the kernel's own times.
         self.drained_ns = min(self.drained_ns or free_ns, free_ns)
 
 
-class StaticBatches:
-    """One pass over prepared exchanges, batch by batch, as servers ran before they batched at will.
+class StaticBatches(Loop):
+    """Batch by batch, as servers ran before they batched at will.
 
     A request is scheduled when its batch may leave: at the start, then at the last byte of the
     batch before. ``drained_ns`` is when the slowest of the last full batch ended: the places that
     stand empty until then are what the scheme costs. A smaller batch at the end counts only where
-    there is no full one. Times are absolute monotonic ns. ``sent`` holds the requests that left,
-    ``unsent`` those of batches that an early end left out.
+    there is no full one.
     """
 
     def __init__(self, client: StreamClient, *, size: int, alive: Callable[[], None]) -> None:
-        """``alive`` as in ``ClosedLoop``. Raises ``UsageError`` for a size below 1."""
-        if size < 1:
-            raise UsageError(f"the batch size must be 1 or more (got {size})")
-        self._client = client
+        """``size`` requests leave together."""
+        super().__init__(client, alive)
         self._size = size
-        self._alive = alive
-        self.started_ns = 0
-        self.drained_ns = 0
-        self.sent: list[Exchange] = []
-        self.unsent: list[Exchange] = []
 
     async def run(self, exchanges: Sequence[Exchange]) -> None:
-        """Send all; raises ``EngineLostError`` as soon as ``alive`` does, with ``sent`` kept."""
+        """As ``Loop``."""
         due_ns = self.started_ns = self.started_ns or monotonic_ns()
         try:
             for start in range(0, len(exchanges), self._size):
@@ -134,12 +147,8 @@ class StaticBatches:
         with engine_loss_plainly():
             async with asyncio.TaskGroup() as group:
                 for exchange in batch:
-                    group.create_task(self._send(exchange))
+                    group.create_task(self._exchange(exchange))
         return max(exchange.ended_ns for exchange in batch)
-
-    async def _send(self, exchange: Exchange) -> None:
-        await self._client.send(exchange)
-        check_alive(exchange, self._alive)
 
     def _close(self, left: Sequence[Exchange]) -> None:
         """A request that was never due is dated at the end of the trial."""
@@ -150,8 +159,8 @@ class StaticBatches:
         self.drained_ns = self.drained_ns or monotonic_ns()
 
 
-class OpenLoop:
-    """One pass over prepared exchanges, each due at its own time.
+class OpenLoop(Loop):
+    """Each request is due at its own time.
 
     A request is scheduled at ``started_ns`` plus its offset, and nothing moves that: a request that
     leaves late, or has to wait because ``max_in_flight`` are under way, has its latency counted
@@ -159,9 +168,8 @@ class OpenLoop:
     ``late_ns`` is how late the client itself sent each request, its wait for a place left out.
 
     ``drained_ns`` is when the last request left; where all leave at 0, it is when the first of them
-    ended, as in a closed loop with a slot for each. Times are absolute monotonic ns. ``sent`` holds
-    the requests whose time came, ``unsent`` those whose time did not because of an early end:
-    together all that were planned.
+    ended, as in a closed loop with a slot for each. ``sent`` holds the requests whose time came,
+    ``unsent`` those whose time did not: together all that were planned.
     """
 
     def __init__(
@@ -172,31 +180,22 @@ class OpenLoop:
         alive: Callable[[], None],
         max_in_flight: int | None = None,
     ) -> None:
-        """``offsets_ns`` never decrease, one a request; ``alive`` as in ``ClosedLoop``.
+        """``offsets_ns`` never decrease, one a request.
 
         A new connection's handshake is part of a latency: open as many beforehand as will be in
-        flight. Raises ``UsageError`` for a cap below 1.
+        flight.
         """
-        if max_in_flight is not None and max_in_flight < 1:
-            raise UsageError(
-                f"max_in_flight is {max_in_flight}", fix="give 1 or more, or leave it out"
-            )
-        self._client = client
+        super().__init__(client, alive)
         self._offsets_ns = tuple(offsets_ns)
-        self._alive = alive
         places = len(self._offsets_ns) if max_in_flight is None else max_in_flight
         self._places = asyncio.Semaphore(places)
         self._all_leave_at_once = not any(self._offsets_ns) and places >= len(self._offsets_ns)
         self._to_leave = len(self._offsets_ns)
-        self.started_ns = 0
-        self.drained_ns = 0
-        self.sent: list[Exchange] = []
-        self.unsent: list[Exchange] = []
         self.late_ns: list[int] = []
         self._waited: list[tuple[Exchange, int]] = []
 
     async def run(self, exchanges: Sequence[Exchange]) -> None:
-        """Send all; raises ``EngineLostError`` as soon as ``alive`` does, with ``sent`` kept."""
+        """As ``Loop``."""
         assert len(exchanges) == len(self._offsets_ns), "one offset a request"
         self.started_ns = self.started_ns or monotonic_ns()
         for exchange, offset_ns in zip(exchanges, self._offsets_ns, strict=True):
@@ -233,13 +232,7 @@ class OpenLoop:
             await self._client.send(exchange)
         if self._to_leave == 0:
             self.drained_ns = self.drained_ns or exchange.ended_ns
-        check_alive(exchange, self._alive)
-
-
-def check_alive(exchange: Exchange, alive: Callable[[], None]) -> None:
-    """Ask ``alive`` after a request that failed."""
-    if exchange.error is not None or exchange.status != _HTTP_OK:
-        alive()
+        self._check(exchange)
 
 
 def abort_open(sent: Iterable[Exchange], unsent: Iterable[Exchange]) -> None:

@@ -22,14 +22,16 @@ class Draw:
 
     The unique parts are fresh for every (``load``, ``trial``) pair: one server measures many
     cells, and a prompt that comes twice would be answered from the last cell's cache.
-    ``block_size`` is the engine's tokens a KV block, for the expected hit rate. ``attempt`` makes
-    the unique parts fresh on a server that may hold those of an earlier attempt.
+    ``block_size`` is the engine's tokens a KV block, for the expected hit rate. ``warmup`` other
+    requests are sent first and not timed. ``attempt`` makes the unique parts fresh on a server that
+    may hold those of an earlier attempt.
     """
 
     requests: int
     load: Load
     trial: int
     block_size: int
+    warmup: int = 0
     attempt: str = ""
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from whet.core.errors import UsageError
+from whet.core.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from whet.checkpoint.chat import Variables
-
-
-import json
-from collections import defaultdict
-from dataclasses import dataclass
-from typing import Final
-
-from whet.core.errors import StorageError
 
 _KINDS: Final = ("system_short", "system_long", "user")
 

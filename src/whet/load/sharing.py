@@ -7,13 +7,14 @@ token, whose output is still to be computed (vLLM: at most ``len − 1`` tokens 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 TokenIds = tuple[int, ...]
-_Ids = TokenIds | NDArray[np.int32]
+_Ids = TokenIds | NDArray[np.integer[Any]]
 
 
 def shared_tokens(
@@ -23,11 +24,13 @@ def shared_tokens(
 
     Where each shared beginning is warm before the first prompt, these are the hits.
     """
-    uses = Counter(path for prompt in (*prompts, *warm) for path in _paths(prompt, block_size))
+    uses = Counter(
+        path for prompt in (*prompts, *warm) for path in chain_hashes(prompt, block_size)
+    )
     shared = []
     for prompt in prompts:
         blocks = 0
-        for path in _paths(prompt, block_size):
+        for path in chain_hashes(prompt, block_size):
             if uses[path] < 2 or (blocks + 1) * block_size > len(prompt) - 1:
                 break
             blocks += 1
@@ -47,11 +50,11 @@ def cached_tokens(
     Of ``in_flight`` prompts at a time, each finds what came that many prompts before it: a lower
     bound, because the ones between may be computed by then.
     """
-    known = {path: -in_flight for prompt in warm for path in _paths(prompt, block_size)}
+    known = {path: -in_flight for prompt in warm for path in chain_hashes(prompt, block_size)}
     cached = []
     for at, prompt in enumerate(prompts):
         blocks, is_hit = 0, True
-        for path in _paths(prompt, block_size):
+        for path in chain_hashes(prompt, block_size):
             first = known.setdefault(path, at)
             fits = (blocks + 1) * block_size < len(prompt)
             is_hit = is_hit and fits and at - first >= in_flight
@@ -66,10 +69,18 @@ def ideal_hit_rate(prompts: Sequence[_Ids], *, block_size: int) -> float:
     return sum(cached_tokens(prompts, block_size=block_size)) / total if total else 0.0
 
 
-def _paths(prompt: _Ids, block_size: int) -> Iterator[int]:
-    """One key a full block, chained over all blocks before it."""
-    array = np.asarray(prompt, dtype=np.int32)
-    ids, width, path = array.tobytes(), block_size * array.itemsize, 0
-    for start in range(0, len(ids) - width + 1, width):
-        path = hash((path, ids[start : start + width]))
-        yield path
+def chain_hashes(
+    ids: TokenIds | NDArray[Any], block_size: int, *, salt: str | None = None
+) -> list[int]:
+    """Hash each full block of a request together with all blocks before it.
+
+    ``ids`` are token ids, ``block_size`` is in tokens; a partial last block has no hash. Hashes
+    are valid within one process.
+    """
+    data = np.ascontiguousarray(ids, dtype=np.int32).tobytes()
+    size = 4 * block_size
+    state, hashes = hash(salt or ""), []
+    for start in range(0, len(data) - size + 1, size):
+        state = hash((state, data[start : start + size]))
+        hashes.append(state)
+    return hashes

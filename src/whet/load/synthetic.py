@@ -7,7 +7,7 @@ bounded: prefixes that are crowded out before they come again, or a cache that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -30,37 +30,17 @@ from whet.load.plan import (
 )
 from whet.load.sharing import TokenIds, shared_tokens
 from whet.load.texts import TextTokenizer, exact_text, seeded
+from whet.requests import LoggedRequest
 
 Form = Literal["text", "chat"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedPrefixes:
-    """``count`` prefixes of ``tokens`` tokens each, which ``share`` of the requests begin with.
-
-    The k-th is used in proportion to k^−``zipf_exponent``: 0 is evenly.
-    """
+    """``count`` prefixes of ``tokens`` tokens each, which equally many requests begin with."""
 
     count: int
     tokens: int
-    zipf_exponent: float = 0.0
-    share: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse a structure that cannot be."""
-        if self.count < 1:
-            raise UsageError(
-                "there must be at least 1 shared prefix", fix="leave prefixes out for none"
-            )
-        if self.tokens < 1:
-            raise UsageError("a shared prefix must have at least 1 token")
-        if not 0 <= self.zipf_exponent < float("inf"):
-            raise UsageError(
-                f"a Zipf exponent of {self.zipf_exponent:g} cannot be used",
-                fix="give 0 (evenly) or more",
-            )
-        if not 0 <= self.share <= 1:
-            raise UsageError(f"a share of {self.share:g} cannot be used", fix="give 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,53 +51,47 @@ class SyntheticShape:
     prefixes: SharedPrefixes | None = None
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        """Refuse a negative seed."""
-        if self.seed < 0:
-            raise UsageError(f"a seed of {self.seed} cannot be used", fix="give 0 or more")
+
+class Writer(Protocol):
+    """Writes prompts, and the calls that send them.
+
+    Unique parts begin with a different token for each of ``heads`` heads.
+    """
+
+    @property
+    def heads(self) -> int: ...
+
+    def write(
+        self, prefix: int | None, tokens: int, *, head: int, rng: np.random.Generator
+    ) -> _Prompt: ...
+
+    def call(self, request: PlannedRequest, text: str | None) -> CompletionCall: ...
 
 
-def build_synthetic(
-    shape: SyntheticShape, vocabulary: Sequence[int], *, draw: Draw, warmup: int = 0
-) -> PlannedLoad:
-    """The requests of one trial as token ids drawn from ``vocabulary`` (see ``ordinary_ids``).
+def build_synthetic(shape: SyntheticShape, writer: Writer, *, draw: Draw) -> PlannedLoad:
+    """The requests of one trial.
 
     Unique parts, lengths and order are fresh for every (concurrency, trial), shared prefixes are
-    not. ``warmup`` is how many requests to send first at least: each shared prefix once, so that
-    the expected hit rate holds after it.
+    not. The warm-up has each shared prefix once, so that the expected hit rate holds after it.
     """
-    writer = _IdWriter(shape, vocabulary)
-    return _build(shape, writer, lambda request, _: to_call(request), draw=draw, warmup=warmup)
-
-
-def build_synthetic_text(
-    shape: SyntheticShape,
-    tokenizer: TextTokenizer,
-    *,
-    draw: Draw,
-    form: Form,
-    warmup: int = 0,
-) -> PlannedLoad:
-    """As ``build_synthetic`` for a server that takes no token ids: words that read back as stated.
-
-    ``form`` is a plain prompt or a chat of one user message. What the tokenizer or the template
-    puts before the text counts with the prefix, what it puts after with the unique part. The ids of
-    the requests are those that the server makes of the text. Raises ``UsageError`` where a length
-    is too short for the frame, or cannot be met.
-    """
-    writer = _TextWriter(shape, tokenizer, form)
-
-    def call(request: PlannedRequest, text: str | None) -> CompletionCall:
-        chat = ({"role": "user", "content": text or ""},)
-        return CompletionCall(
-            prompt=text if form == "text" else None,
-            messages=chat if form == "chat" else None,
-            max_tokens=request.max_tokens,
-            temperature=TEMPERATURE,
-            ignore_eos=True,
-        )
-
-    return _build(shape, writer, call, draw=draw, warmup=warmup)
+    rng = seeded(f"draw/{shape.seed}/{draw.load}/{draw.trial}")
+    timed = _kinds(shape.prefixes, draw.requests, rng)
+    count, _ = _prefix_size(shape)
+    first = [*range(count), *[None] * (draw.warmup - count)]
+    written = _write_all(shape.lengths, writer, [*timed, *first], rng)
+    main, warm = written[: len(timed)], written[len(timed) :]
+    prefixes_warm = [prompt.ids for prompt, _ in warm[:count]]
+    requests = _plan(timed, main, prefixes_warm, draw.block_size)
+    before = _plan(first, warm, [], draw.block_size)
+    return PlannedLoad(
+        workload=Workload(
+            requests=requests,
+            facts=describe_requests(requests, block_size=draw.block_size, seed=shape.seed),
+        ),
+        calls=tuple(writer.call(r, p.text) for r, (p, _) in zip(requests, main, strict=True)),
+        warmup=before,
+        warmup_calls=tuple(writer.call(r, p.text) for r, (p, _) in zip(before, warm, strict=True)),
+    )
 
 
 def ordinary_ids(folder: Path) -> tuple[int, ...]:
@@ -141,16 +115,6 @@ def ordinary_ids(folder: Path) -> tuple[int, ...]:
     return ordinary
 
 
-def prefix_uses(prefixes: SharedPrefixes, requests: int) -> tuple[int, ...]:
-    """How many of ``requests`` use each prefix: Zipf's shares by largest remainder, no dice."""
-    weights = np.arange(1, prefixes.count + 1, dtype=float) ** -prefixes.zipf_exponent
-    wanted = requests * weights / weights.sum()
-    uses = np.floor(wanted + 1e-9).astype(int)
-    most_short = np.argsort(-(wanted - uses), kind="stable")
-    uses[most_short[: requests - int(uses.sum())]] += 1
-    return tuple(uses.tolist())
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Prompt:
     """``text`` is None where the ids themselves are sent."""
@@ -159,24 +123,14 @@ class _Prompt:
     text: str | None = None
 
 
-class _Writer(Protocol):
-    """Writes prompts; unique parts begin with a different token for each of ``heads`` heads."""
-
-    @property
-    def heads(self) -> int: ...
-
-    def write(
-        self, prefix: int | None, tokens: int, *, head: int, rng: np.random.Generator
-    ) -> _Prompt: ...
-
-
-class _IdWriter:
+class IdWriter:
     """Prompts of ids alone: first tokens are dealt out, the others drawn.
 
     They are drawn as objects, so that equal tokens of all prompts are one number in memory.
     """
 
     def __init__(self, shape: SyntheticShape, vocabulary: Sequence[int]) -> None:
+        """``vocabulary`` are the ids to draw from (see ``ordinary_ids``)."""
         count, tokens = _prefix_size(shape)
         if len(vocabulary) <= count:
             raise UsageError(
@@ -194,22 +148,34 @@ class _IdWriter:
 
     @property
     def heads(self) -> int:
+        """How many first tokens there are for unique parts."""
         return len(self._firsts)
 
     def write(
         self, prefix: int | None, tokens: int, *, head: int, rng: np.random.Generator
     ) -> _Prompt:
+        """The prefix, if any, and ``tokens`` unique ids."""
         unique = self._draw(int(self._firsts[head]), tokens, rng)
         return _Prompt(ids=unique if prefix is None else self._prefixes[prefix] + unique)
+
+    def call(self, request: PlannedRequest, _: str | None) -> CompletionCall:
+        """The ids themselves."""
+        return to_call(request)
 
     def _draw(self, first: int, tokens: int, rng: np.random.Generator) -> TokenIds:
         return (first, *rng.choice(self._vocabulary, tokens - 1).tolist())
 
 
-class _TextWriter:
-    """Prompts of words, fitted to the tokenizer inside the frame that surrounds them."""
+class TextWriter:
+    """Prompts of words that read back as stated, for a server that takes no token ids.
+
+    What the tokenizer or the template puts before the text counts with the prefix, what it puts
+    after with the unique part. Raises ``UsageError`` where a length is too short for that, or
+    cannot be met.
+    """
 
     def __init__(self, shape: SyntheticShape, tokenizer: TextTokenizer, form: Form) -> None:
+        """``form`` is a plain prompt or a chat of one user message."""
         count, self._prefix_tokens = _prefix_size(shape)
         heads: list[str] = seeded(f"heads/{shape.seed}").permutation(tokenizer.heads).tolist()
         if len(heads) < count + 2:
@@ -226,11 +192,13 @@ class _TextWriter:
 
     @property
     def heads(self) -> int:
+        """How many first tokens there are for unique parts."""
         return len(self._firsts)
 
     def write(
         self, prefix: int | None, tokens: int, *, head: int, rng: np.random.Generator
     ) -> _Prompt:
+        """The prefix, if any, and words until there are ``tokens`` more."""
         shared = _Prompt(ids=()) if prefix is None else self._prefixes[prefix]
         before = "" if shared.text is None else f"{shared.text} "
         text = before + exact_text(
@@ -247,6 +215,17 @@ class _TextWriter:
                 fix="send token ids",
             )
         return _Prompt(ids=ids, text=text)
+
+    def call(self, request: PlannedRequest, text: str | None) -> CompletionCall:
+        """The text, as a prompt or a chat."""
+        chat = ({"role": "user", "content": text or ""},)
+        return CompletionCall(
+            prompt=text if self._form == "text" else None,
+            messages=chat if self._form == "chat" else None,
+            max_tokens=request.max_tokens,
+            temperature=TEMPERATURE,
+            ignore_eos=True,
+        )
 
     def _shared(self, head: str, rng: np.random.Generator) -> _Prompt:
         """A text with which exactly the stated tokens are common to any two continuations."""
@@ -266,59 +245,28 @@ class _TextWriter:
         return _Prompt(ids=common(text), text=text)
 
     def _read(self, text: str) -> TokenIds:
-        if self._form == "text":
-            return self._tokenizer.ids(text)
-        return self._tokenizer.chat_ids([{"role": "user", "content": text}])
+        request = LoggedRequest(place="", prompt=text)
+        if self._form == "chat":
+            request = LoggedRequest(place="", messages=({"role": "user", "content": text},))
+        return self._tokenizer.request_ids(request)
 
 
 def _prefix_size(shape: SyntheticShape) -> tuple[int, int]:
     return (0, 0) if shape.prefixes is None else (shape.prefixes.count, shape.prefixes.tokens)
 
 
-def _build(
-    shape: SyntheticShape,
-    writer: _Writer,
-    call: Callable[[PlannedRequest, str | None], CompletionCall],
-    *,
-    draw: Draw,
-    warmup: int,
-) -> PlannedLoad:
-    if draw.requests < 1:
-        raise UsageError("a trial needs at least 1 request")
-    rng = seeded(f"draw/{shape.seed}/{draw.load}/{draw.trial}")
-    timed = _kinds(shape.prefixes, draw.requests, rng)
-    count, _ = _prefix_size(shape)
-    first = [*range(count), *[None] * (warmup - count)]
-    written = _write_all(shape.lengths, writer, [*timed, *first], rng)
-    main, warm = written[: len(timed)], written[len(timed) :]
-    prefixes_warm = [prompt.ids for prompt, _ in warm[:count]]
-    requests = _plan(timed, main, prefixes_warm, draw.block_size)
-    before = _plan(first, warm, [], draw.block_size)
-    return PlannedLoad(
-        workload=Workload(
-            requests=requests,
-            facts=describe_requests(requests, block_size=draw.block_size, seed=shape.seed),
-        ),
-        calls=tuple(call(r, p.text) for r, (p, _) in zip(requests, main, strict=True)),
-        warmup=before,
-        warmup_calls=tuple(call(r, p.text) for r, (p, _) in zip(before, warm, strict=True)),
-    )
-
-
 def _kinds(
     prefixes: SharedPrefixes | None, count: int, rng: np.random.Generator
 ) -> list[int | None]:
-    """Which prefix each request has, in exact shares and mixed order."""
+    """Which prefix each request has, equally often and in mixed order."""
     if prefixes is None:
         return [None] * count
-    uses = prefix_uses(prefixes, round(count * prefixes.share))
-    kinds = [k for k, times in enumerate(uses) for _ in range(times)]
-    every: list[int | None] = [*kinds, *[None] * (count - len(kinds))]
-    return [every[i] for i in rng.permutation(count)]
+    kinds = sorted(at % prefixes.count for at in range(count))
+    return [kinds[at] for at in rng.permutation(count)]
 
 
 def _write_all(
-    lengths: DrawPairs, writer: _Writer, kinds: Sequence[int | None], rng: np.random.Generator
+    lengths: DrawPairs, writer: Writer, kinds: Sequence[int | None], rng: np.random.Generator
 ) -> list[tuple[_Prompt, int]]:
     """Prompts with their output lengths; heads are dealt out once before any comes again."""
     pairs = lengths(rng, len(kinds)).tolist()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -15,60 +15,44 @@ from whet.requests import LoggedRequest
 from whet.requests.records import one_of_each
 
 if TYPE_CHECKING:
-    from whet.checkpoint.chat import ChatTemplate
+    from whet.checkpoint.encoder import PromptEncoder
 
 _TRIES: Final = 40
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 
 class TextTokenizer:
-    """Token ids of texts and chats as a server reads them, and words to write texts with."""
+    """Token ids of texts and requests as a server reads them, and words to write texts with."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        """``tokenizer`` is one that ``load_tokenizer`` returns."""
-        self._tokenizer = tokenizer
+    def __init__(self, encoder: PromptEncoder) -> None:
+        """``encoder`` is the one of the server's tokenizer."""
+        self._encoder = encoder
         self._numbers: dict[int, int] = {}
 
-    def ids(self, text: str) -> tuple[int, ...]:
-        """A plain prompt, with the special tokens that the tokenizer puts before it."""
-        return one_of_each(self._tokenizer.encode(text), self._numbers)
-
     def content_ids(self, text: str) -> tuple[int, ...]:
-        """The text alone."""
-        return one_of_each(self._tokenizer.encode(text, add_special_tokens=False), self._numbers)
+        """The text alone, without the special tokens that the tokenizer puts before a prompt."""
+        return one_of_each(self._encoder.encode(text).tolist(), self._numbers)
 
-    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """A chat up to where the answer begins; ``UsageError`` where no template can hold it."""
-        # The server is sent these messages, so a role that it refuses is refused here.
-        return self._rendered(lambda template: template.chat(messages, fold=False))
+    def answer_tokens(self, request: LoggedRequest) -> int | None:
+        """The answer's length as the server counted it, else of its text; None without either."""
+        if request.output_tokens is not None:
+            return request.output_tokens
+        text = (request.reasoning or "") + (request.output or "")
+        return len(self.content_ids(text)) if text else None
 
     def request_ids(self, request: LoggedRequest) -> tuple[int, ...]:
-        """A logged request with its tools and template arguments; raises as ``chat_ids``."""
-        if request.prompt_token_ids is not None:
-            return request.prompt_token_ids
-        if request.messages is None:
-            return self.ids(request.prompt or "")
-        return self._rendered(lambda template: template.render(request))
+        """A prompt or a chat, up to where the answer begins.
 
-    def _rendered(self, render: Callable[[ChatTemplate], str]) -> tuple[int, ...]:
-        from whet.checkpoint.chat import TemplateProblem
-
-        if not self._template.source:
-            raise UsageError("the tokenizer has no chat template", fix="send plain prompts instead")
-        try:
-            return self.content_ids(render(self._template))
-        except TemplateProblem as problem:
+        Raises ``UsageError`` where no template can hold the chat.
+        """
+        (ids,) = self._encoder.ids_many([request])
+        if not isinstance(ids, np.ndarray):
             raise UsageError(
-                f"{problem}",
+                f"{ids}",
                 fix="leave out the role that it does not know, correct the template in the "
                 "tokenizer's files, or send plain prompts",
-            ) from problem
-
-    @cached_property
-    def _template(self) -> ChatTemplate:
-        from whet.checkpoint.chat import ChatTemplate
-
-        return ChatTemplate(self._tokenizer)
+            )
+        return one_of_each(ids.tolist(), self._numbers)
 
     @cached_property
     def words(self) -> tuple[str, ...]:
@@ -76,8 +60,9 @@ class TextTokenizer:
 
         Single letters where the vocabulary has no such words.
         """
-        added = self._tokenizer.get_added_vocab()
-        pieces = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
+        tokenizer = self._encoder.tokenizer
+        added = tokenizer.get_added_vocab()
+        pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
         plain = [piece for piece, _ in pieces if piece not in added and piece]
         spaced = [piece[1:] for piece in plain if piece[0] in "Ġ▁"]
         words = [word for word in spaced if word.isascii() and word.isalpha()]
@@ -99,9 +84,9 @@ class TextTokenizer:
 @lru_cache(maxsize=4)
 def load_text_tokenizer(folder: Path) -> TextTokenizer:
     """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
-    from whet.checkpoint.tokenizer import load_tokenizer  # prompts of token ids need none
+    from whet.checkpoint.encoder import load_encoder  # prompts of token ids need none
 
-    return TextTokenizer(load_tokenizer(folder))
+    return TextTokenizer(load_encoder(folder))
 
 
 def seeded(label: str) -> np.random.Generator:

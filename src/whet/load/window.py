@@ -6,31 +6,17 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from whet.client import Exchange, StreamClient, read_event
 from whet.core.records.load import RequestEvent
-from whet.load.loops import ClosedLoop, OpenLoop, StaticBatches, Turns
+from whet.load.loops import ClosedLoop, Loop, OpenLoop, StaticBatches, Turns
 from whet.load.plan import TrialPlan
 from whet.load.quiet import quiet_interpreter
 
 OPENED_BEFORE: Final = 256
 """Sockets; more open as they are needed."""
 _LAG_EVERY_S: Final = 0.02
-
-
-class Loop(Protocol):
-    """What all loops share; times are absolute monotonic ns.
-
-    A ``started_ns`` that is set beforehand is when the schedule begins, otherwise ``run`` is.
-    """
-
-    started_ns: int
-    drained_ns: int
-    sent: list[Exchange]
-
-    async def run(self, prepared: Sequence[Exchange], /) -> None:
-        """Send all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,8 +110,8 @@ async def run_window(
             wall_ns = time.monotonic_ns() - wall_ns
             probe.cancel()
             window.cpu_share = cpu_ns / max(1, wall_ns)
-            window.exchanges = [*loop.sent, *getattr(loop, "unsent", ())]
-            window.late_ns = getattr(loop, "late_ns", None)
+            window.exchanges = [*loop.sent, *loop.unsent]
+            window.late_ns = loop.late_ns if isinstance(loop, OpenLoop) else None
             window.started_ns, window.drained_ns = loop.started_ns, loop.drained_ns
 
 

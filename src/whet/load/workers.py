@@ -33,13 +33,6 @@ _START_LIMIT_S: Final = 120.0
 _STOP_LIMIT_S: Final = 20.0
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def choose_workers(plan: TrialPlan, *, cpu_ns: int, wall_ns: int, slots: int) -> int:
     """How many processes ``plan`` wants, from what its warm-up cost in this one.
 
@@ -62,7 +55,7 @@ def choose_workers(plan: TrialPlan, *, cpu_ns: int, wall_ns: int, slots: int) ->
         share = cpu_ns / max(1, warmed) * due / last_ns
     else:
         share = cpu_ns / wall_ns * wanted / max(1, slots)
-    return max(1, min(cores(), wanted, math.ceil(share / FULL_SHARE)))
+    return max(1, min(len(os.sched_getaffinity(0)), wanted, math.ceil(share / FULL_SHARE)))
 
 
 class Workers:

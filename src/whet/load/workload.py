@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from whet.core.records.load import PlannedRequest
-from whet.load.plan import Draw, Workload, describe_requests
+from whet.load.plan import Draw, PlannedLoad, Workload, describe_requests
 from whet.load.prompts import PromptPool, Renderer, load_renderer, read_pool
 from whet.load.sharing import shared_tokens
 
@@ -84,9 +84,11 @@ def build_workload(
     draw: Draw,
     lengths: Sequence[int] = (),
     variables: Variables = (),
-) -> Workload:
-    """The timed requests of one trial at one concurrency.
+) -> PlannedLoad:
+    """The timed requests of one trial at one concurrency, and its warm-up.
 
+    The warm-up, where one is drawn, is each shared prefix once, then a mix: at least as many
+    requests as prefixes, since the expected hit rate holds only once every prefix is warm.
     ``lengths`` are output tokens of the answers to ``sample_turns``; without any they are a share
     of the prompt's. ``variables`` are handed to the chat template.
 
@@ -94,8 +96,14 @@ def build_workload(
     ``max_input_tokens`` has no room for a user turn, ``CheckpointError`` for a tokenizer that
     cannot be read.
     """
-    renderer = load_renderer(tokenizer, spec.max_input_tokens, variables)
-    source = _source(pool, renderer, spec, draw=draw, role="timed")
+    label = f"{spec.seed}/{draw.load}/{draw.trial}"
+    source = _Source(
+        pool=read_pool(pool),
+        renderer=load_renderer(tokenizer, spec.max_input_tokens, variables),
+        spec=spec,
+        label=f"timed/{label}",
+        attempt=draw.attempt,
+    )
     kinds = _kinds(spec, draw.requests, seed=source.label)
     prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
     for index in _long_indices(spec, draw.requests):
@@ -109,7 +117,20 @@ def build_workload(
         long_system_share=sum(kind.long for kind in kinds) / len(kinds),
         sources=tuple(source.user(index) for index in range(len(requests))),
     )
-    return Workload(requests=requests, facts=facts)
+    before = replace(source, label=f"warmup/{label}")
+    return PlannedLoad(
+        workload=Workload(requests=requests, facts=facts),
+        warmup=_warmup(before, draw, lengths) if draw.warmup else (),
+    )
+
+
+def _warmup(source: _Source, draw: Draw, lengths: Sequence[int]) -> tuple[PlannedRequest, ...]:
+    every = _shared_kinds(source.spec)
+    rest = _kinds(source.spec, max(0, draw.warmup - len(every)), seed=source.label)
+    kinds = [*every, *rest]
+    prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
+    shared = shared_tokens(prompts, warm=(), block_size=draw.block_size)
+    return _plan(source, kinds, prompts, shared, lengths)
 
 
 def sample_turns(
@@ -126,44 +147,6 @@ def sample_turns(
     return tuple(
         source.renderer.render(system, f"Ticket 0000000000\n{user}")
         for user in source.pool.user[:SAMPLED_TURNS]
-    )
-
-
-def build_warmup(
-    pool: Path,
-    tokenizer: Path,
-    spec: WorkloadSpec,
-    *,
-    draw: Draw,
-    lengths: Sequence[int] = (),
-    variables: Variables = (),
-) -> tuple[PlannedRequest, ...]:
-    """``draw.requests`` requests to send first and exclude: each shared prefix once, then a mix.
-
-    With 0 there is no warm-up. Where there are more shared prefixes than requests asked for, there
-    are as many requests as prefixes: the expected hit rate holds only once every one is warm.
-    """
-    if draw.requests == 0:
-        return ()
-    renderer = load_renderer(tokenizer, spec.max_input_tokens, variables)
-    source = _source(pool, renderer, spec, draw=draw, role="warmup")
-    every = _shared_kinds(spec)
-    rest = _kinds(spec, max(0, draw.requests - len(every)), seed=source.label)
-    kinds = [*every, *rest]
-    prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
-    shared = shared_tokens(prompts, warm=(), block_size=draw.block_size)
-    return _plan(source, kinds, prompts, shared, lengths)
-
-
-def _source(
-    pool: Path, renderer: Renderer, spec: WorkloadSpec, *, draw: Draw, role: str
-) -> _Source:
-    return _Source(
-        pool=read_pool(pool),
-        renderer=renderer,
-        spec=spec,
-        label=f"{role}/{spec.seed}/{draw.load}/{draw.trial}",
-        attempt=draw.attempt,
     )
 
 

@@ -10,7 +10,6 @@ from typing import Final
 from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.records.summary import Estimate, MemoryKind
 from whet.core.units import GB, NS_PER_MS
-from whet.metrics.cost import cost_per_1m_tokens
 from whet.metrics.requests import RequestFigures, request_figures
 from whet.metrics.starts import pooled_rate, rate_over_starts
 from whet.metrics.window import first_wave, goodput_weight, output_tokens, steady_requests
@@ -31,6 +30,8 @@ class CellContext:
     e2e_ms: float | None = None
 
 
+_SECONDS_PER_HOUR: Final = 3600
+_TOKENS: Final = 1_000_000
 UNPRICED: Final = CellContext(price_usd_per_hour=0.0, memory_kind="device")
 """An external server's cell, whose price and memory are unknown."""
 
@@ -86,6 +87,24 @@ def goodput(cell: Measured) -> Estimate | None:
 def cost(cell: Measured) -> Estimate | None:
     """Return the cost of a million output tokens in USD."""
     return cost_per_1m_tokens(cell.throughput, cell.context.price_usd_per_hour)
+
+
+def usd_per_1m_tokens(tokens_per_s: float, price_usd_per_hour: float) -> float:
+    """Return hourly price ÷ output tokens per hour × 10⁶, in USD; the rate must be above 0."""
+    return price_usd_per_hour / (tokens_per_s * _SECONDS_PER_HOUR) * _TOKENS
+
+
+def cost_per_1m_tokens(tps: Estimate | None, price_usd_per_hour: float) -> Estimate | None:
+    """Return the cost at a measured rate with its interval, None without a rate above 0."""
+    if tps is None or tps.value <= 0:
+        return None
+    return Estimate(
+        value=usd_per_1m_tokens(tps.value, price_usd_per_hour),
+        low=usd_per_1m_tokens(tps.high, price_usd_per_hour) if tps.high else None,
+        high=usd_per_1m_tokens(tps.low, price_usd_per_hour) if tps.low else None,
+        samples=tps.samples,
+        enough=tps.enough,
+    )
 
 
 def memory_gb(cell: Measured) -> float | None:

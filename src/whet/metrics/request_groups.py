@@ -14,8 +14,13 @@ from numpy.typing import NDArray
 from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.records.summary import Estimate
 from whet.core.units import NS_PER_S
-from whet.metrics.estimates import CONFIDENCE, Floats, quantile_estimate
-from whet.metrics.quantiles import clustered_mean, clustered_quantile
+from whet.metrics.estimates import (
+    CONFIDENCE,
+    Floats,
+    clustered_mean,
+    clustered_quantile,
+    quantile_estimate,
+)
 from whet.metrics.window import steady_requests
 
 _BLOCKS: Final = (5, 10)

@@ -10,8 +10,7 @@ import numpy as np
 
 from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.records.summary import Estimate
-from whet.metrics.estimates import Floats, is_enough
-from whet.metrics.quantiles import clustered_mean, clustered_quantile
+from whet.metrics.estimates import Floats, clustered_mean, clustered_quantile, is_enough
 from whet.metrics.window import work_and_seconds
 
 

@@ -16,12 +16,11 @@ from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.records.hits import HitTokens
-from whet.core.redact import starred
-from whet.prompts.cache import PrefixCache, PrefixTree, SharedRun, chain_hashes, most_hits
+from whet.load.sharing import chain_hashes
+from whet.prompts.cache import PrefixCache, most_hits
 from whet.prompts.causes import CauseFinder, Variables
 from whet.prompts.fixes import FIXES, apply_fixes, fixable
-from whet.prompts.lines import common_length
-from whet.prompts.records import CauseKind, Fix, PromptAnalysis, SharedPrefix
+from whet.prompts.records import CauseKind, Fix, PromptAnalysis
 from whet.requests import (
     LeftOut,
     LoggedRequest,
@@ -33,10 +32,6 @@ from whet.requests import (
 
 _BATCH: Final = 256
 """Requests whose blocks are hashed together."""
-_PREFIXES: Final = 10
-_RECENT: Final = 4_096
-"""Prompts whose token ids are kept for excerpts."""
-_EXCERPT: Final = 80
 _PROGRESS: Final = 1_000
 
 Progress = Callable[[int], None]
@@ -180,42 +175,33 @@ def analyse(
         cache_blocks=question.cache_blocks,
         hits=traffic.hits,
         sized=traffic.sized,
-        prefixes=_prefixes(log, first.tree.shared_runs(_PREFIXES), first.recent),
         causes=causes,
         unnamed=unnamed,
         unnamed_example=unnamed_example,
         fixes=fixes,
         together=together,
-        redacted=question.redacted,
         doubts=doubts,
     )
     return analysis, finder.variables
 
 
 class _FirstPass:
-    """The log as it is: its replay, causes and counts.
-
-    ``times`` are the first and the last one. ``recent`` holds the newest prompts, by number.
-    """
+    """The log as it is: its replay, causes and counts; ``times`` are the first and the last one."""
 
     def __init__(self, question: PromptQuestion) -> None:
         self._block_size = question.block_size
-        self.traffic, self.tree = _Replayed(question), PrefixTree()
+        self.traffic = _Replayed(question)
         self.finder = CauseFinder(question.block_size, redacted=question.redacted)
         self.count = 0
         self.times: list[int] = []
         self.counted: list[tuple[int | None, int]] = []
-        self.recent: dict[int, Ids] = {}
 
     def add(self, prompt: Prompt) -> None:
         request, tokens = prompt.request, len(prompt.ids)
         hits = self.traffic.add(prompt) * self._block_size
-        self.tree.add(prompt.hashes)
         self.finder.judge(request, tokens=tokens, hit_tokens=hits)
         if not media(request):
             self.counted.append((request.prompt_tokens, tokens))
-        self.recent[self.count] = prompt.ids
-        self.recent.pop(self.count - _RECENT, None)
         if request.at_ns is not None:
             self.times = [*self.times[:1], request.at_ns]
         self.count += 1
@@ -231,14 +217,13 @@ class _FirstPass:
 
 
 class _Replayed:
-    """One replay of the log through the cache model, and the first prompt that a fix changed."""
+    """One replay of the log through the cache model; ``changed`` counts what a fix changed."""
 
     def __init__(self, question: PromptQuestion) -> None:
         self.question, self.cache = question, PrefixCache(None)
         blocks = question.cache_blocks
         self.sized_cache = None if blocks is None else PrefixCache(blocks)
         self.tokens = self.changed = 0
-        self.example: tuple[str, str | None, str | None] = ("", None, None)
 
     def add(self, prompt: Prompt) -> int:
         """Replay a prompt; returns its hits in blocks."""
@@ -246,16 +231,6 @@ class _Replayed:
         if self.sized_cache is not None:
             self.sized_cache.touch(prompt.hashes, prompt.most)
         return self.cache.touch(prompt.hashes, prompt.most)
-
-    def note_change(
-        self, prompt: Prompt, original: Prompt, text_of: Callable[[LoggedRequest], str]
-    ) -> None:
-        self.changed += 1
-        if self.changed == 1:
-            texts: tuple[str | None, str | None] = (None, None)
-            if not self.question.redacted:
-                texts = _changed_lines(text_of(original.request), text_of(prompt.request))
-            self.example = (prompt.request.place, *texts)
 
     @property
     def hits(self) -> HitTokens:
@@ -306,63 +281,15 @@ def _replay(
         for kinds, replay in replays.items():
             for fixed, prompt in zip(log.fixed(batch, variables, kinds), batch, strict=True):
                 replay.add(fixed)
-                if fixed is not prompt:
-                    replay.note_change(fixed, prompt, log.encoder.text)
+                replay.changed += fixed is not prompt
     return replays
 
 
 def _fix(kinds: tuple[CauseKind, ...], replay: _Replayed) -> Fix:
-    place, before, after = replay.example
     return Fix(
         kinds=kinds,
         title=FIXES[kinds[0]] if len(kinds) == 1 else "All of these together",
         requests=replay.changed,
         hits=replay.hits,
         sized=replay.sized,
-        place=place,
-        before=before,
-        after=after,
     )
-
-
-def _changed_lines(before: str, after: str) -> tuple[str, str]:
-    """The first line that differs in two prompts, cut, without secrets."""
-    one, two = starred(before), starred(after)
-    same = common_length(one, two)
-    start = max(one.rfind("\n", 0, same) + 1, same - _EXCERPT)
-    return _cut(one[start:]), _cut(two[start:])
-
-
-def _cut(text: str) -> str:
-    line = text.lstrip("\n").partition("\n")[0]
-    return line if len(line) <= 2 * _EXCERPT else line[: 2 * _EXCERPT - 1] + "…"
-
-
-def _prefixes(
-    log: PromptLog, runs: list[SharedRun], recent: dict[int, Ids]
-) -> tuple[SharedPrefix, ...]:
-    """The runs with an excerpt of each; prompts that are not recent are read again."""
-    texts = {} if log.question.redacted else {run.latest: recent.get(run.latest) for run in runs}
-    missing = [index for index, ids in texts.items() if ids is None]
-    for index, prompt in enumerate(islice(log.prompts(), max(missing, default=-1) + 1)):
-        if index in missing:
-            texts[index] = prompt.ids
-    size = log.question.block_size
-    return tuple(
-        SharedPrefix(
-            start=run.start * size,
-            tokens=run.end * size,
-            requests=run.requests,
-            text=_excerpt(log.encoder, texts.get(run.latest), run, size),
-        )
-        for run in runs
-    )
-
-
-def _excerpt(encoder: PromptEncoder, ids: Ids | None, run: SharedRun, size: int) -> str | None:
-    """The begin of a run's text; secrets are masked in the whole prompt first."""
-    if ids is None:
-        return None
-    start, end = (len(encoder.decode(ids[: at * size])) for at in (run.start, run.end))
-    text = starred(encoder.decode(ids))[start:end]
-    return text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + "…"

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
-from heapq import nlargest
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from whet.checkpoint import locate_without_weights
-from whet.checkpoint.config import read_shape
 from whet.core.errors import UsageError
 from whet.core.records.evidence import Declared, EngineFacts
 from whet.core.store import RunStore
-from whet.core.units import GIB
 from whet.prompts.options import CacheOptions
 
 
@@ -27,23 +18,6 @@ def most_hits(prompt_tokens: int, block_size: int) -> int:
     block exactly computes that block (vLLM V1, ``KVCacheManager.get_computed_blocks``).
     """
     return max(prompt_tokens - 1, 0) // block_size
-
-
-def chain_hashes(ids: NDArray[Any], block_size: int, *, salt: str | None = None) -> list[int]:
-    """Hash each full block of a request together with all blocks before it.
-
-    ``ids`` are token ids, ``block_size`` is in tokens; a partial last block has no hash. Hashes
-    are valid within one process. Raises ``UsageError`` where ``block_size`` is below 1.
-    """
-    if block_size < 1:
-        raise UsageError(f"the block size must be at least 1 token (got {block_size})")
-    data = np.ascontiguousarray(ids, dtype=np.int32).tobytes()
-    size = 4 * block_size
-    state, hashes = hash(salt or ""), []
-    for start in range(0, len(data) - size + 1, size):
-        state = hash((state, data[start : start + size]))
-        hashes.append(state)
-    return hashes
 
 
 class PrefixCache:
@@ -92,69 +66,16 @@ class PrefixCache:
         return hits
 
 
-@dataclass(frozen=True, slots=True)
-class SharedRun:
-    """Blocks [start, end) of a prefix, the requests that have them, and the latest of these."""
-
-    start: int
-    end: int
-    requests: int
-    latest: int
-
-
-class PrefixTree:
-    """How many requests begin with each prefix of full blocks."""
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, list[int]] = {}  # by hash: requests, the latest, the hash before
-        self._requests = 0
-
-    def add(self, chain: list[int]) -> None:
-        """Count a request."""
-        before = 0
-        for name in chain:
-            block = self._blocks.setdefault(name, [0, 0, before])
-            block[0] += 1
-            block[1] = self._requests
-            before = name
-        self._requests += 1
-
-    def shared_runs(self, count: int) -> list[SharedRun]:
-        """The ``count`` runs of blocks of the same requests that save the most, the largest first.
-
-        All that have a block have the one before it: equal counts are the same requests.
-        """
-        runs: dict[int, SharedRun] = {}  # by the hash of the last block
-        ends: dict[int, int] = {}
-        for name, (requests, latest, before) in self._blocks.items():
-            if requests < 2:
-                continue
-            start = ends.get(before, 0)
-            ends[name] = start + 1
-            run = runs.get(before)
-            if run is not None and run.requests == requests:
-                runs[name] = replace(runs.pop(before), end=start + 1)
-            else:
-                runs[name] = SharedRun(start, start + 1, requests, latest)
-        return nlargest(
-            count, runs.values(), key=lambda x: ((x.requests - 1) * (x.end - x.start), -x.start)
-        )
-
-
 _DEFAULT_BLOCK: Final = 16
 
 
-def find_cache(cache: CacheOptions, target: str) -> tuple[int, int | None]:
+def find_cache(cache: CacheOptions) -> tuple[int, int | None]:
     """Tokens per block and KV blocks of the cache; None where its size is unknown.
 
-    vLLM keeps one block to itself, which is not counted. Raises ``UsageError`` for two sizes, and
-    for one that holds no block.
+    vLLM keeps one block to itself, which is not counted. Raises ``UsageError`` for a size that
+    holds no block.
     """
-    if cache.cache_tokens is not None and cache.cache_gib is not None:
-        raise UsageError("give the cache's size once: --cache-tokens or --cache-gib")
     tokens, block_size = cache.cache_tokens, cache.block_size
-    if cache.cache_gib is not None:
-        tokens = int(cache.cache_gib * GIB // _token_bytes(locate_without_weights(target)))
     if cache.run is not None:
         store = RunStore.read(cache.run)
         facts, declared = store.all("facts", EngineFacts), store.all("declared", Declared)
@@ -172,15 +93,3 @@ def find_cache(cache: CacheOptions, target: str) -> tuple[int, int | None]:
             f"a cache of {tokens} tokens holds no block of {block_size}", fix="give a larger one"
         )
     return block_size, tokens // block_size - 1
-
-
-def _token_bytes(target: Path) -> int:
-    """KV bytes a token, of all layers where none keeps every token.
-
-    Layers with a window keep little of a long prefix beside those without one.
-    """
-    kv = read_shape(target).kv
-    width = kv.growing or sum(each.layers * each.bytes_per_token for each in kv.layers)
-    if not width:
-        raise UsageError(f"{target} keeps no KV cache", fix="give --cache-tokens")
-    return width

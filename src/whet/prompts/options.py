@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.types import NonNegativeInt, PositiveInt
-from cyclopts.validators import Number
 
 Level = Literal["error", "warning", "note", "never"]
 
@@ -37,8 +36,6 @@ class CacheOptions:
     """Tokens per KV block. Default: that of --run, else 16."""
     cache_tokens: PositiveInt | None = None
     """Cache size in tokens."""
-    cache_gib: Annotated[float | None, Parameter(validator=Number(gte=0.001))] = None
-    """Cache size in GiB."""
     run: Path | None = None
     """Run directory of whet, for its cache size and block size."""
 
@@ -81,8 +78,6 @@ class LintOptions:
     """Folder with tokenizer.json. Default: 4 characters per token."""
     fail_on: Level = "warning"
     """Lowest level that fails."""
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None
-    """File for the report. Default: stdout."""
     redact: bool = False
     """Leave excerpts of prompts out."""
     json: bool = False

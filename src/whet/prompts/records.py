@@ -23,19 +23,6 @@ CAUSES: Final[Mapping[CauseKind, str]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SharedPrefix:
-    """A prefix of ``tokens`` tokens (full blocks) that ``requests`` requests begin with.
-
-    ``text`` is an excerpt of its last part, from ``start`` on; None under ``--redact``.
-    """
-
-    start: int
-    tokens: int
-    requests: int
-    text: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
     """A request and its nearest predecessor at their first difference.
 
@@ -69,7 +56,7 @@ class Cause:
 class Fix:
     """A change of the prompts, with the hits of the whole log replayed with it.
 
-    ``sized`` are the hits at the given cache size. ``before`` and ``after`` show one changed line.
+    ``sized`` are the hits at the given cache size.
     """
 
     kinds: tuple[CauseKind, ...]
@@ -77,9 +64,6 @@ class Fix:
     requests: int
     hits: HitTokens
     sized: HitTokens | None
-    place: str
-    before: str | None
-    after: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,13 +87,11 @@ class PromptAnalysis:
     cache_blocks: int | None
     hits: HitTokens
     sized: HitTokens | None
-    prefixes: tuple[SharedPrefix, ...]
     causes: tuple[Cause, ...]
     unnamed: int
     unnamed_example: Example | None
     fixes: tuple[Fix, ...]
     together: Fix | None
-    redacted: bool = False
     doubts: tuple[str, ...] = ()
 
     @property

@@ -17,8 +17,8 @@ from whet.core.format import number, percent, plural
 from whet.core.redact import one_line
 from whet.core.store import open_output, write_atomic, write_json
 from whet.core.units import NS_PER_S, ns_to_s
+from whet.load.sharing import chain_hashes
 from whet.prompts.analyse import Prompt, PromptLog
-from whet.prompts.cache import chain_hashes
 from whet.prompts.causes import Variables
 from whet.prompts.fixes import ADVICE, FIXES, apply_fixes
 from whet.prompts.records import CAUSES, CauseKind, Example, Fix, PromptAnalysis
@@ -62,7 +62,7 @@ def print_report(document: Document, console: Console) -> None:
 
 def prompts_document(analysis: PromptAnalysis) -> Document:
     """The whole report."""
-    makers = (_overview, _causes, _fixes, _prefixes, _left_out)
+    makers = (_overview, _causes, _fixes, _left_out)
     sections = (make(analysis) for make in makers)
     return Document(
         title=headline(analysis),
@@ -160,38 +160,21 @@ def _fixes(analysis: PromptAnalysis) -> Section | None:
     )
     figures = figure_columns("requests", "hit rate", "gain", "prefill saved")
     rows = [_fix_row(fix, analysis) for fix in every]
-    return _section("fixes", "Fixes", note, ["fix", "one changed line", *figures], rows)
+    return _section("fixes", "Fixes", note, ["fix", *figures], rows)
 
 
 def _fix_row(fix: Fix, analysis: PromptAnalysis) -> tuple[str, ...]:
-    shown = DASH if fix.before is None else f"{visible(fix.before)} ⟹ {visible(fix.after or '')}"
     saved = analysis.hits.missed - fix.hits.missed
     rates = percent(fix.hits.rate)
     if fix.sized is not None:
         rates += f" ({percent(fix.sized.rate)} sized)"
     return (
         fix.title,
-        REDACTED if analysis.redacted else shown,
         f"{fix.requests:,}",
         rates,
         f"{100 * (fix.hits.rate - analysis.hits.rate):+.2f} pt",
         f"{count_text(saved)} tokens",
     )
-
-
-def _prefixes(analysis: PromptAnalysis) -> Section | None:
-    rows = [
-        (
-            REDACTED if each.text is None else visible(each.text),
-            f"{each.start:,} to {each.tokens:,}",
-            f"{each.requests:,}",
-            _share(each.requests, analysis.requests),
-        )
-        for each in analysis.prefixes
-    ]
-    note = "Runs of full blocks that requests have in common, by the tokens that they save."
-    figures = figure_columns("tokens", "requests", "of all")
-    return _section("prefixes", "Largest shared prefixes", note, ["text", *figures], rows)
 
 
 def _left_out(analysis: PromptAnalysis) -> Section | None:

@@ -1,4 +1,4 @@
-"""JSON values and prompt files of a log on disk: plain, gzip or zstd, read as a stream."""
+"""JSON values of a log on disk: plain, gzip or zstd, read as a stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INCOMPLETE: Final = "an incomplete last line"
 NOT_UTF8: Final = "not UTF-8"
 TOO_LONG: Final = f"longer than {human_bytes(MAX_LINE_BYTES)}"
 DAMAGED: Final = "a file that is damaged or ends early"
-OTHER_FILE: Final = "not a prompt file or log"
+OTHER_FILE: Final = "not a log"
 
 _BOM: Final = b"\xef\xbb\xbf"
 _GZIP: Final = b"\x1f\x8b"
@@ -32,7 +32,6 @@ _UTF16: Final = "is in UTF-16; convert it with: iconv -f UTF-16 -t UTF-8"
 _FOREIGN: Final = (_LFS, (b"\xff\xfe", _UTF16), (b"\xfe\xff", _UTF16))
 _LINES: Final = frozenset({".jsonl", ".ndjson"})
 _LOGS: Final = _LINES | {".json"}
-_TEXTS: Final = frozenset({".txt", ".md", ".jinja", ".prompt"})
 _SEPARATOR: Final = re.compile(r"[\s,\]]*")
 
 LeaveOut = Callable[[str, str], None]
@@ -51,36 +50,16 @@ def check_file(path: Path) -> None:
             raise UsageError(f"{path} {problem}")
 
 
-def folder_files(folder: Path, leave_out: LeaveOut) -> tuple[list[Path], list[Path]]:
-    """The logs and the prompt files at any depth, sorted, without hidden ones."""
-    logs, texts = list[Path](), list[Path]()
+def folder_logs(folder: Path, leave_out: LeaveOut) -> Iterator[Path]:
+    """The logs at any depth, sorted, without hidden ones."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts):
             continue
         if _LOGS.intersection(path.suffixes):
-            logs.append(path)
-        elif path.suffix.lower() in _TEXTS:
-            texts.append(path)
+            yield path
         else:
             leave_out(OTHER_FILE, name.as_posix())
-    return logs, texts
-
-
-def read_text(path: Path, name: str, leave_out: LeaveOut) -> str | None:
-    """The text of a prompt file; None where it is left out."""
-    if (size := path.stat().st_size) > MAX_LINE_BYTES:
-        leave_out(TOO_LONG, f"{name} ({human_bytes(size)})")
-        return None
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        leave_out(NOT_UTF8, name)
-        return None
-    if not text.strip():
-        leave_out(BLANK, name)
-        return None
-    return text
 
 
 def read_items(path: Path, name: str, leave_out: LeaveOut) -> Iterator[Item]:

@@ -19,9 +19,8 @@ from whet.requests.files import (
     NOT_UTF8,
     TOO_LONG,
     check_file,
-    folder_files,
+    folder_logs,
     read_items,
-    read_text,
 )
 from whet.requests.log_times import TimeOrder
 from whet.requests.parse import (
@@ -50,7 +49,7 @@ a log that is still written."""
 class LogReader:
     """The requests of a log, by time; requests of one time are in the file's order.
 
-    A log is JSON lines, a JSON array, or a folder of logs and prompt files. With ``model``,
+    A log is JSON lines, a JSON array, or a folder of logs. With ``model``,
     requests of other models are left out; requests without a model stay. With ``documents``, rows
     with ``text`` are prompts, a ShareGPT conversation is one request, and the order is the file's.
     ``left_out()``, ``models`` and ``check`` describe what was read so far. Raises ``UsageError``
@@ -131,8 +130,7 @@ class LogReader:
         reasons = describe_left_out(self.left_out())
         return UsageError(
             f"{self.path} has no request that can be read ({reasons or 'no file'})",
-            fix="give one JSON "
-            'object per line with "messages", "prompt" or "conversations", or a folder of prompts',
+            fix='give one JSON object per line with "messages", "prompt" or "conversations"',
         )
 
     def _by_time(self) -> Iterator[LoggedRequest]:
@@ -151,14 +149,8 @@ class LogReader:
         if not self.path.is_dir():
             yield from self._log(self.path, self.path.name)
             return
-        logs, texts = folder_files(self.path, self.leave_out)
-        for path in sorted([*logs, *texts]):
-            name = path.relative_to(self.path).as_posix()
-            if path in texts:
-                if (text := read_text(path, name, self.leave_out)) is not None:
-                    yield LoggedRequest(place=name, prompt=text)
-            else:
-                yield from self._log(path, name)
+        for path in folder_logs(self.path, self.leave_out):
+            yield from self._log(path, path.relative_to(self.path).as_posix())
 
     def _log(self, path: Path, name: str) -> Iterator[LoggedRequest]:
         for place, item, has_surrogate in read_items(path, name, self.leave_out):

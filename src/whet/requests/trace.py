@@ -103,13 +103,12 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """How a trace is read: its first ``max_rows`` rows by time that did not fail.
+    """How a trace is read.
 
     ``unit`` of relative times and ``block_size`` replace what the rows say. ``lengths_only``
     takes a log without its text.
     """
 
-    max_rows: int | None = None
     unit: TimeUnit | None = None
     block_size: int | None = None
     lengths_only: bool = False
@@ -125,10 +124,6 @@ def read_trace(path: Path, reading: Reading = WHOLE) -> Trace:
     is empty, an unknown format, a missing column, a broken row, a request log with over 1% of
     broken lines or redacted text, and units that the rows contradict or leave open.
     """
-    if reading.max_rows is not None and reading.max_rows < 1:
-        raise UsageError(
-            f"the number of trace rows to read must be 1 or more (got {reading.max_rows})"
-        )
     try:
         if path.is_dir():
             return _read_log(path, reading)
@@ -272,7 +267,7 @@ def _collect(path: Path, form: str, placed: _Rows, reading: Reading) -> Trace:
             fix="give a file with at least one",
         )
     first_ns = good[0].at_ns or 0
-    chosen = tuple(_since(row, first_ns) for row in good[: reading.max_rows])
+    chosen = tuple(_since(row, first_ns) for row in good)
     left_out = len(rows) - len(good)
     return Trace(
         path=str(path),

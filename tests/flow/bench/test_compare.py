@@ -284,7 +284,7 @@ def test_both_servers_see_the_same_prompts_in_turn() -> None:
 
 def test_both_servers_get_the_same_arrivals() -> None:
     with scripted_server(ttft_s=0.005) as a, scripted_server(ttft_s=0.005) as b:
-        arrivals = Arrivals(kind="poisson", rate_rps=400.0)
+        arrivals = Arrivals(rate_rps=400.0)
         found = measure(a.url, b.url, arrivals=arrivals, concurrency=None, runs=2)
     times = [[[e.scheduled_ns for e in t.requests] for t in server.trials] for server in found.runs]
     assert times[0] == times[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -167,11 +168,9 @@ def test_every_trial_has_its_own_number_and_every_level_its_requests(answers: An
     assert not found.interrupted
 
 
-@pytest.mark.parametrize("kind", ["poisson", "bursty", "constant"])
-def test_the_kind_of_arrivals_stays(kind: str) -> None:
-    arrivals = Arrivals(
-        kind=kind, rate_rps=1.0, **({"burstiness": 0.5} if kind == "bursty" else {})
-    )
+@pytest.mark.parametrize("burstiness", [1.0, 0.5, math.inf])
+def test_the_kind_of_arrivals_stays(burstiness: float) -> None:
+    arrivals = Arrivals(rate_rps=1.0, burstiness=burstiness)
     made = level_request(
         request(arrivals=arrivals, concurrency=7), "rate", level=12.5, scale=3, seconds=0
     )
@@ -182,7 +181,7 @@ def test_the_kind_of_arrivals_stays(kind: str) -> None:
 def test_a_rate_without_arrivals_is_poisson_and_not_capped() -> None:
     """A request without a rate is a closed loop of one, which must not cap the open loop."""
     made = level_request(request(), "rate", level=3, scale=1, seconds=0)
-    assert made.arrivals == Arrivals(kind="poisson", rate_rps=3)
+    assert made.arrivals == Arrivals(rate_rps=3)
     assert made.concurrency == 0
 
 
@@ -369,9 +368,9 @@ def test_what_the_first_trial_refuses_is_a_usage_error(answers: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "axis", "said"),
     [
-        ({"arrivals": Arrivals(kind="poisson", rate_rps=1.0)}, "concurrency", "closed loop"),
-        ({"arrivals": Arrivals(kind="at_once")}, "rate", "'at_once' have no one rate"),
-        ({"arrivals": Arrivals(kind="trace", speed=1.0)}, "rate", "'trace' have no one rate"),
+        ({"arrivals": Arrivals(rate_rps=1.0)}, "concurrency", "closed loop"),
+        ({"arrivals": Arrivals()}, "rate", "no rate to search over"),
+        ({"arrivals": Arrivals(speed=1.0)}, "rate", "no rate to search over"),
         ({"static": True}, "rate", "static batches have no rate"),
     ],
 )

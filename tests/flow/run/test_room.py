@@ -100,7 +100,7 @@ def test_a_pool_that_the_spec_sizes_is_kept(store: RunStore, tmp_path: Path) -> 
 def test_the_servers_that_start_together_fit_the_card(
     store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.flow.run.measure.room.cores", lambda: 16)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16))
     plan = plan_of(store, tmp_path)
     need = need_of(plan, store, plan.baseline(), AT_32)
     with open_waves(Recorder(store=store, observer=Silent()), FakeEngine()) as waves:
@@ -122,5 +122,5 @@ def test_an_engine_without_a_sized_pool_starts_alone(store: RunStore, tmp_path: 
 def test_servers_at_once_by_the_cores_of_the_host(
     monkeypatch: pytest.MonkeyPatch, cores: int, most: int
 ) -> None:
-    monkeypatch.setattr("whet.flow.run.measure.room.cores", lambda: cores)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(cores))
     assert most_at_once() == most

@@ -81,7 +81,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage(bench=bench, crowd=crowd, ear=Cells())
     monkeypatch.setattr("whet.flow.serving.run_trial", made.run_trial)
     monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", made.measure_quality)
-    monkeypatch.setattr("whet.flow.run.measure.room.cores", lambda: 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
     return made
 
 

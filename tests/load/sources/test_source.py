@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -204,10 +205,10 @@ def test_prompts_that_fit_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_trace_may_be_sent_at_another_rate() -> None:
     rows = [TraceRow(at_ns=at * 10**9, input_tokens=8, output_tokens=2) for at in range(3)]
-    own = asked(traced(*rows), 3, arrivals=Arrivals(kind="trace", speed=2.0))
+    own = asked(traced(*rows), 3, arrivals=Arrivals(speed=2.0))
     assert build_load(own, TARGET, 0).offsets_ns == (0, 500_000_000, 1_000_000_000)
     assert own.rate_rps == pytest.approx(2.0)
-    other = replace(own, arrivals=Arrivals(kind="constant", rate_rps=10.0))
+    other = replace(own, arrivals=Arrivals(rate_rps=10.0, burstiness=math.inf))
     assert build_load(other, TARGET, 0).offsets_ns == (0, 100_000_000, 200_000_000)
     assert other.rate_rps == pytest.approx(10.0)
 

@@ -250,13 +250,6 @@ def test_the_cells_table_has_figures_with_their_intervals(whole: Run) -> None:
     assert any("excluded:" in line for line in bullets(whole, "best"))
 
 
-def test_warm_ups_that_differ_by_cell_are_given_as_a_range(whole: Run) -> None:
-    first, *rest = whole.cells
-    cells = (replace(first, warmup_excluded=20), *(replace(c, warmup_excluded=8) for c in rest))
-    notes = bullets(replace(whole, cells=cells), "cells")
-    assert "8 to 20 warm-up requests before each cell, left out of every figure." in notes
-
-
 def test_names_from_outside_stay_in_the_folder_and_out_of_the_drawing(
     whole: Run, tmp_path: Path
 ) -> None:

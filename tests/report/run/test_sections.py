@@ -20,7 +20,7 @@ from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.report.document import Code, Paragraph
-from whet.report.run.degenerate import sentence
+from whet.report.run.checks import sentence
 
 ADDED = ("distances", "twin", "twin_distances", "identity", "lossless", "parts")
 AWQ, SPEC = "weights=awq", "speculation=draft_model K=4"
@@ -186,7 +186,7 @@ def test_evidence_that_is_not_proved_comes_first(whole: Run) -> None:
     assert "fp16" in table(whole, "evidence", "Proved")
 
 
-def test_degenerate_text_is_one_sentence_a_variant(hostile: Run, whole: Run) -> None:
+def test_degenerate_text_is_one_sentence_a_variant(hostile: Run) -> None:
     clean = DegenerateTraffic(
         variant="fp16",
         answers=40,
@@ -198,8 +198,7 @@ def test_degenerate_text_is_one_sentence_a_variant(hostile: Run, whole: Run) -> 
         examples=(),
     )
     assert sentence(clean) == "40 timed answers: nothing degenerate"
-    assert list(table(hostile, "degenerate", "Degenerate text among timed answers"))
-    assert section(whole, "degenerate") is None
+    assert list(table(hostile, "checks", "Degenerate text among timed answers"))
 
 
 @pytest.mark.parametrize("id", ["side-effects", "checks", "degenerate"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -169,5 +170,5 @@ def run_json(trial: TrialRecord, result: BenchResult, view: ResultView) -> dict[
     run = run_info(trial, result.model, result.tokenizer)
     run |= vllm_result(trial, view.percentiles, bounds=view.bounds, detailed=view.detailed)
     run["request_rate"] = "inf" if request.rate_rps is None else request.rate_rps
-    run["burstiness"] = 1.0 if request.arrivals is None else request.arrivals.burstiness or 1.0
+    run["burstiness"] = shape if math.isfinite(shape := request.load.burstiness) else "inf"
     return run | view.notes

@@ -35,7 +35,7 @@ def analyse(
     from whet.prompts.report import print_report, write_fixed_log, write_report, write_workload
 
     files = options.files
-    block, blocks = find_cache(options.cache, model)
+    block, blocks = find_cache(options.cache)
     question = PromptQuestion(
         log=log,
         target=model,

@@ -20,7 +20,6 @@ from whet.core.format import plural
 from whet.core.names import did_you_mean
 from whet.core.redact import message_line, printable_json
 from whet.core.redact import redact as without_secrets
-from whet.core.store import write_atomic
 from whet.prompts.options import Level, LintOptions
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def lint(
         findings += lint_prompt(prompt, options, tokenize)
     findings.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.rule))
     problems = list(map(without_secrets, problems))
-    _report(files, findings, problems, options.output, as_json=options.json)
+    _report(files, findings, problems, as_json=options.json)
     if problems:
         sys.exit(UsageError.exit_code)
     levels = get_args(Level)
@@ -103,19 +102,14 @@ def _tokenizer(path: Path | None) -> Tokenize:
     return ends
 
 
-def _report(
-    files: int, findings: list[Finding], problems: list[str], output: Path | None, *, as_json: bool
-) -> None:
+def _report(files: int, findings: list[Finding], problems: list[str], *, as_json: bool) -> None:
     counts = Counter(each.level for each in findings)
     levels = ", ".join(plural(counts[level], level) for level in ("error", "warning", "note"))
     text = "".join(map(_line, findings))
     if as_json:
         data = {"files": files, "problems": problems, "findings": list(map(asdict, findings))}
         text = printable_json(json.dumps(data, indent=1, ensure_ascii=False)) + "\n"
-    if output is not None:
-        write_atomic(output, text)
-    else:
-        sys.stdout.write(text)
+    sys.stdout.write(text)
     for sentence in problems:
         print(f"error: {message_line(sentence)}", file=sys.stderr)
     print(f"{levels} in {plural(files, 'file')}", file=sys.stderr if as_json else sys.stdout)

@@ -12,7 +12,6 @@ from typing import Any, Final
 from whet.client.endpoint import HEADERS_VARIABLE, INSECURE_VARIABLE, KEY_VARIABLE
 from whet.core.bench_options import (
     Form,
-    LoadOptions,
     PromptOptions,
     SamplingOptions,
     ServerOptions,
@@ -63,9 +62,6 @@ _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
 """The kinds of traffic that an option has a meaning for; the first is named in messages."""
 _NEEDS: Final = {
     "burstiness": "request_rate",
-    "constant": "request_rate",
-    "prefix_zipf": "prefixes",
-    "prefix_share": "prefixes",
     "against_model": "against",
 }
 
@@ -81,7 +77,9 @@ def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
     prompts, load, server = options.prompts, options.load, options.server
     source = _source(options, given)
     speed = _trace_speed(source_options)
-    arrivals = Arrivals(kind="trace", speed=speed) if speed else _arrivals(load)
+    arrivals = Arrivals(speed=speed) if speed else None
+    if load.request_rate is not None:
+        arrivals = Arrivals(rate_rps=load.request_rate, burstiness=load.burstiness)
     if url is None:
         raise UsageError("the server's address is missing", fix="give its URL")
     split_server_url(url, "URL")
@@ -204,14 +202,8 @@ def _check_dataset_name(source: SourceOptions) -> None:
 
 def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace:
     source = options.source
-    trace = read_trace(
-        path,
-        Reading(
-            max_rows=options.load.num_prompts,
-            unit=source.trace_unit,
-            block_size=source.trace_block_size,
-        ),
-    )
+    whole = read_trace(path, Reading(unit=source.trace_unit, block_size=source.trace_block_size))
+    trace = cut_trace(whole, duration_s=source.trace_duration, rows=options.load.num_prompts)
     if any(row.at_ns is None for row in trace.rows):
         raise UsageError(
             f"{path} has no times to play",
@@ -222,7 +214,7 @@ def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace:
     has_lengths = all(row.output_tokens is not None for row in trace.rows)
     if options.prompts.output_len is not None and has_lengths:
         raise UsageError(f"{path} has the length of every answer", fix="leave out --output-len")
-    return cut_trace(trace, duration_s=source.trace_duration)
+    return trace
 
 
 def _count(options: BenchOptions, source: Source | None) -> int:
@@ -243,12 +235,7 @@ def _shared_prefixes(prompts: PromptOptions) -> SharedPrefixes | None:
     count = prompts.prefixes or int(prompts.prefix_len is not None)
     if not count:
         return None
-    return SharedPrefixes(
-        count=count,
-        tokens=prompts.prefix_len or 256,
-        zipf_exponent=prompts.prefix_zipf,
-        share=prompts.prefix_share,
-    )
+    return SharedPrefixes(count=count, tokens=prompts.prefix_len or 256)
 
 
 def _trace_speed(options: SourceOptions) -> float | None:
@@ -258,18 +245,6 @@ def _trace_speed(options: SourceOptions) -> float | None:
     if not (math.isfinite(options.trace_speed) and options.trace_speed > 0):
         raise UsageError(f"--trace-speed {options.trace_speed:g}: give a finite number above 0")
     return options.trace_speed
-
-
-def _arrivals(load: LoadOptions) -> Arrivals | None:
-    """The arrival process; None for a closed loop."""
-    rate = load.request_rate
-    if rate is None:
-        return None
-    if load.burstiness != 1.0 and load.constant:
-        raise UsageError("--burstiness does not go with --constant", fix="leave it out")
-    if load.constant and math.isfinite(rate):
-        return Arrivals(kind="constant", rate_rps=rate)
-    return Arrivals.at_rate(rate, burstiness=load.burstiness)
 
 
 def _body(options: SamplingOptions) -> dict[str, Any]:

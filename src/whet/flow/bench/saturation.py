@@ -36,7 +36,6 @@ from whet.metrics.usable import trial_problem
 
 _LOWEST_RATE_RPS: Final = 0.01
 _LIMITS: Final = {"rate": 10_000.0, "concurrency": 4096.0}
-_STEADY_KINDS: Final = ("poisson", "bursty", "constant")
 _REQUESTS_A_SLOT: Final = 16
 _MOST_LONGER: Final = 4  # times as many requests as the measurement before, for an interval
 _SENDS: Final = 2  # of a measurement whose client did not keep up
@@ -233,7 +232,7 @@ def level_request(
     due = math.ceil(level * seconds) * scale
     if most is not None:
         due = min(due, most)
-    arrivals = request.arrivals or Arrivals(kind="poisson", rate_rps=level)
+    arrivals = request.arrivals or Arrivals()
     return replace(
         request,
         arrivals=replace(arrivals, rate_rps=level),
@@ -242,17 +241,14 @@ def level_request(
 
 
 def _check_traffic(request: BenchRequest, axis: SearchAxis) -> None:
-    kind = None if request.arrivals is None else request.arrivals.kind
-    if axis == "concurrency" and kind is not None:
+    arrivals = request.arrivals
+    if axis == "concurrency" and arrivals is not None:
         raise UsageError(
             "a search over concurrency is a closed loop, and the requests have arrival times",
             fix="leave out the request rate, or search over the rate",
         )
-    if axis == "rate" and kind not in (None, *_STEADY_KINDS):
-        raise UsageError(
-            f"arrivals of kind {kind!r} have no one rate to search over",
-            fix="give poisson, bursty or constant arrivals",
-        )
+    if axis == "rate" and arrivals is not None and not math.isfinite(arrivals.rate_rps):
+        raise UsageError("these arrivals have no rate to search over", fix="give --request-rate")
     if axis == "rate" and request.load.static_batches:
         raise UsageError("static batches have no rate", fix="search over the concurrency instead")
 

@@ -14,9 +14,11 @@ from whet.load.lengths import DrawPairs
 from whet.load.plan import Draw, PlannedLoad
 from whet.load.sources.request import BenchRequest, Target
 from whet.load.synthetic import (
+    IdWriter,
     SyntheticShape,
+    TextWriter,
+    Writer,
     build_synthetic,
-    build_synthetic_text,
     ordinary_ids,
 )
 from whet.load.texts import load_text_tokenizer, seeded
@@ -43,6 +45,7 @@ def draw_of(request: BenchRequest, target: Target, number: int) -> Draw:
         load=Load.at(request.concurrency),
         trial=number,
         block_size=target.block_size,
+        warmup=request.load.num_warmups,
     )
 
 
@@ -54,17 +57,16 @@ def write_synthetic(
     Raises ``UsageError`` as ``require_memory`` does: the lengths are drawn once for their sum.
     """
     prefixes, rng = request.prefixes, seeded(f"memory/{request.load.seed}/{number}")
-    shared = 0.0 if prefixes is None else prefixes.share * prefixes.tokens
+    shared = 0 if prefixes is None else prefixes.tokens
     unique = int(lengths(rng, request.requests)[:, 0].sum())
-    require_memory(unique + round(request.requests * shared))
-    draw = draw_of(request, target, number)
+    require_memory(unique + request.requests * shared)
     shape = SyntheticShape(lengths=lengths, prefixes=prefixes, seed=request.load.seed)
-    warmup = request.load.num_warmups
+    writer: Writer
     if request.form == "ids":
-        ids = ordinary_ids(target.tokenizer)
-        return build_synthetic(shape, ids, draw=draw, warmup=warmup)
-    tokenizer = load_text_tokenizer(target.tokenizer)
-    return build_synthetic_text(shape, tokenizer, draw=draw, form=request.form, warmup=warmup)
+        writer = IdWriter(shape, ordinary_ids(target.tokenizer))
+    else:
+        writer = TextWriter(shape, load_text_tokenizer(target.tokenizer), request.form)
+    return build_synthetic(shape, writer, draw=draw_of(request, target, number))
 
 
 def warmed(

@@ -170,24 +170,16 @@ class _Blocks:
 def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) -> PlannedLoad:
     """Prompts and chats as a log holds them, after a warm-up of others that are as long."""
     rows, tokenizer = trace.rows[: request.requests], load_text_tokenizer(target.tokenizer)
-    rows = tuple(_with_length(row, tokenizer) for row in rows)
     requests = [row.request for row in rows if row.request is not None]
+    counted = map(tokenizer.answer_tokens, requests)
+    known = [n or row.output_tokens for row, n in zip(rows, counted, strict=True)]
     prompts = [_read(trace, i, each, tokenizer) for i, each in enumerate(requests, start=1)]
-    outputs = answer_lengths(request, trace, rows, number)
+    outputs = _answer_lengths(request, trace, known, number)
     workload = cold_workload(prompts, outputs, block_size=target.block_size, seed=request.load.seed)
     load = PlannedLoad(workload=workload, calls=tuple(map(logged_call, requests, outputs)))
     alike = tuple((max(_WARM_TOKENS, len(ids)), n) for ids, n in zip(prompts, outputs, strict=True))
     request = replace(request, form=_form(requests[0]))
     return warmed(load, request, in_order(alike), target, number)
-
-
-def _with_length(row: TraceRow, tokenizer: TextTokenizer) -> TraceRow:
-    """The row with the tokens of a logged answer that the log does not count."""
-    request = row.request
-    if request is None or request.output_tokens is not None or not request.output:
-        return row
-    text = (request.reasoning or "") + request.output
-    return replace(row, output_tokens=len(tokenizer.content_ids(text)))
 
 
 def _read(trace: Trace, number: int, request: LoggedRequest, tokenizer: TextTokenizer) -> _TokenIds:
@@ -204,25 +196,22 @@ def _read(trace: Trace, number: int, request: LoggedRequest, tokenizer: TextToke
         raise UsageError(f"{trace.path}, request {number}: {error}") from error
 
 
-def answer_lengths(
-    request: BenchRequest, trace: Trace, rows: Sequence[TraceRow], number: int
+def _answer_lengths(
+    request: BenchRequest, trace: Trace, known: Sequence[int | None], number: int
 ) -> list[int]:
-    """The rows' own output lengths, drawn where they have none and ``outputs`` is given.
+    """The lengths that are known, drawn where one is not and ``outputs`` is given.
 
     ``UsageError`` where one is not known and none is given.
     """
-    unknown = sum(row.output_tokens is None for row in rows)
+    unknown = sum(tokens is None for tokens in known)
     if unknown and request.outputs is None:
         raise UsageError(
             f"{unknown} of the requests in {trace.path} do not say how long their answer was",
             fix="give --output-len for these",
         )
     rng = seeded(f"outputs/{request.load.seed}/{number}")
-    drawn = (request.outputs or OUTPUT_LENGTHS).draw(rng, len(rows)).tolist()
-    return [
-        other if row.output_tokens is None else row.output_tokens
-        for row, other in zip(rows, drawn, strict=True)
-    ]
+    drawn = (request.outputs or OUTPUT_LENGTHS).draw(rng, len(known)).tolist()
+    return [other if own is None else own for own, other in zip(known, drawn, strict=True)]
 
 
 def _form(request: LoggedRequest) -> Form:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +82,8 @@ class BenchRequest:
         if self.arrivals is None:
             return None
         if self.arrivals.speed is None or self.timeline is None:
-            return self.arrivals.rate_rps
+            rate = self.arrivals.rate_rps
+            return rate if math.isfinite(rate) else None
         own = self.timeline.rate_rps
         return None if own is None else own * self.arrivals.speed
 

@@ -91,7 +91,7 @@ def build_load(request: BenchRequest, target: Target, number: int) -> PlannedLoa
     load = _of_source(request, target, number)
     if request.arrivals is None:
         return load
-    played = request.timeline if request.arrivals.kind == "trace" else None
+    played = request.timeline if request.arrivals.speed is not None else None
     times_ns: Sequence[int] = () if played is None else played.times_ns
     offsets_ns = arrival_offsets_ns(
         request.arrivals,
@@ -124,4 +124,4 @@ def _rows(request: BenchRequest, target: Target, dataset: Dataset, number: int) 
     order = seeded(f"rows/{request.load.seed}").permutation(held).tolist()
     taken = [dataset.rows[order[(number * each + i) % held]] for i in range(each)]
     draw = draw_of(request, target, number)
-    return build_dataset(taken, draw=draw, warmup=warmup, seed=request.load.seed)
+    return build_dataset(taken, draw=draw, seed=request.load.seed)

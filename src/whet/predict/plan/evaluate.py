@@ -17,7 +17,7 @@ from whet.core.records.model import ModelFacts
 from whet.core.records.objective import Constraint
 from whet.core.records.plan import MemoryPlan
 from whet.core.units import MIB
-from whet.metrics.cost import usd_per_1m_tokens
+from whet.metrics.measured import usd_per_1m_tokens
 from whet.predict.hardware import CUDA
 from whet.predict.memory import Demand, plan_memory
 from whet.predict.performance import (

@@ -124,7 +124,6 @@ def _notes(run: Run) -> Iterator[str]:
         yield "Memory is resident memory on the CPU, not device memory."
     elif kinds:
         yield "Memory is device memory of the server's process tree under load."
-    yield _warmup_words(run)
 
 
 def _failures(run: Run) -> Iterator[str]:
@@ -132,10 +131,3 @@ def _failures(run: Run) -> Iterator[str]:
         if cell.status != "complete":
             why = cell.failure or f"the cell is {cell.status}"
             yield f"{cell.variant} at {cell.load}: {cell.status}: {why}"
-
-
-def _warmup_words(run: Run) -> str:
-    counts = sorted({cell.warmup_excluded for cell in run.cells})
-    words = plural(counts[-1], "warm-up request")
-    many = f"{counts[0]} to {words}" if len(counts) > 1 else words
-    return f"{many} before each cell, left out of every figure."

@@ -1,13 +1,15 @@
-"""Further checks of the gate: same weights, speculation, schemas, served tokens."""
+"""Further checks of the gate: same weights, speculation, served tokens, degenerate text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median
+from typing import Final
 
-from whet.core.format import number, percent
+from whet.core.format import number, percent, plural
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import (
+    DegenerateTraffic,
     GreedyParity,
     LosslessCheck,
     TokenIdentity,
@@ -15,7 +17,9 @@ from whet.core.records.quality_checks import (
 from whet.core.run import Run
 from whet.report.document import (
     Bullets,
+    Code,
     Column,
+    Folded,
     Heading,
     Node,
     Paragraph,
@@ -32,13 +36,18 @@ from whet.report.run.quality import (
 from whet.report.text import millinats
 
 ORDER = 92
+_DEGENERATE: Final = (
+    "Every timed answer up to its first end token: empty, one mark without end, unreadable, or in "
+    "a loop. A variant fails where its share is significantly above the baseline’s, or where "
+    "nearly all of its answers say nothing."
+)
 _Line = tuple[Sequence[object], Sequence[str]]
 """The cells of one line, and sentences below the table."""
 
 
 def build(run: Run) -> Section | None:
     """Every check that some variant was put to."""
-    nodes = check_nodes(quality_records(run))
+    nodes = [*check_nodes(quality_records(run)), *_degenerate(run)]
     if not nodes:
         return None
     return Section(id="checks", title="Further checks", group="Quality", nodes=nodes)
@@ -185,3 +194,33 @@ def _of(count: int | None, total: int) -> str | None:
 
 def _figure(value: float | None) -> str | None:
     return None if value is None else number(value)
+
+
+def _degenerate(run: Run) -> list[Node]:
+    """One line a variant, and what the failed ones answered."""
+    records = [run.degenerate[name] for name in run.variants if name in run.degenerate]
+    if not records:
+        return []
+    nodes: list[Node] = [
+        Heading(text="Degenerate text in timed answers"),
+        Paragraph(text=_DEGENERATE, tone="muted"),
+        table(
+            "Degenerate text among timed answers",
+            ("config", "verdict", "examined"),
+            [[each.variant, verdict_cell(each.verdict), sentence(each)] for each in records],
+        ),
+    ]
+    for record in records:
+        if record.examples:
+            answers = [Code(text=text) for text in record.examples]
+            summary = f"What {record.variant} answered ({len(answers)})"
+            nodes.append(Folded(summary=summary, nodes=answers, is_open=record.verdict == "fail"))
+    return nodes
+
+
+def sentence(record: DegenerateTraffic) -> str:
+    """How many answers were examined, what they hold, and the verdict's reason."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in record.found) or "nothing degenerate"
+    words = f"{plural(record.answers, 'timed answer')}: {kinds}"
+    clean = record.verdict == "pass" and not record.found
+    return words if clean or record.reason is None else f"{words}; {record.reason}"

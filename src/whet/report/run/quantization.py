@@ -1,4 +1,4 @@
-"""The checkpoints that the run wrote, and the output error of each unit."""
+"""The checkpoints that the run wrote, and their output errors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration
 from whet.report.document import (
-    Folded,
     Heading,
     Node,
     Paragraph,
     Section,
-    Table,
-    figure_columns,
-    table,
 )
 from whet.report.text import short_path
 
@@ -47,8 +43,6 @@ def _recipe(run: Run, name: str, done: QuantizedCheckpoint) -> Iterator[Node]:
             f"from {short_path(text.source, run.root)}, sha256 {text.sha256[:12]}.",
             tone="muted",
         )
-    if done.units:
-        yield Folded(summary=f"Every unit ({len(done.units)})", nodes=[_units(done)])
 
 
 def _summary(done: QuantizedCheckpoint) -> str:
@@ -62,21 +56,4 @@ def _summary(done: QuantizedCheckpoint) -> str:
     return (
         f"Mean relative output error {percent(error)}{less}; "
         f"the worst unit is {worst.unit} at {percent(worst.error)}."
-    )
-
-
-def _units(done: QuantizedCheckpoint) -> Table:
-    heads = ((done.method, ""), ("rounding", ""), ("exponent", ""))
-    return table(
-        f"Units of {done.scheme}",
-        ["unit", *figure_columns(*heads)],
-        [
-            [
-                unit.unit,
-                percent(unit.error),
-                percent(unit.rtn_error),
-                None if unit.ratio is None else number(unit.ratio),
-            ]
-            for unit in done.units
-        ],
     )

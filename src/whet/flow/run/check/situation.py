@@ -180,7 +180,7 @@ def _shape(facts: Facts) -> TrafficShape:
         spec.workload,
         draw=draw,
         variables=spec.model.variables,
-    ).facts
+    ).workload.facts
     bound = longest_request(spec.workload)
     return TrafficShape(
         prompt_tokens=made.input_tokens_mean,

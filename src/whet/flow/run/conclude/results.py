@@ -17,7 +17,7 @@ from whet.core.starts import StartReport, every_start
 from whet.core.store import RunStore
 from whet.levers import judge_cell, judge_start
 from whet.metrics import METRICS, CellContext, metrics_in, summarise
-from whet.metrics.cost import cost_per_1m_tokens
+from whet.metrics.measured import cost_per_1m_tokens
 from whet.metrics.pooled import StartTable
 
 _OUTCOMES: Final[tuple[Evidence, ...]] = ("proved", "accepted", "unproved", "contradicted")

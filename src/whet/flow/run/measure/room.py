@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,7 +20,6 @@ from whet.engines import get_profile
 from whet.engines.memory import used_device_bytes
 from whet.flow.run.plan import Engines, Plan
 from whet.flow.run.traffic.workload import tokens_in_flight
-from whet.load.workers import cores
 from whet.predict import Demand, longest_request, plan_variant
 from whet.predict.settings import DEFAULT_UTILIZATION, Settings, read_settings
 
@@ -49,7 +49,7 @@ _ALONE: Final = Need(total=0, alone=True)
 
 def most_at_once() -> int:
     """Return how many servers the host's cores start at the same time."""
-    here = cores()
+    here = len(os.sched_getaffinity(0))
     return min(_MOST, here, 2 + max(0, here - 2) // _CORES_A_SERVER)
 
 

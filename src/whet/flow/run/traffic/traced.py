@@ -153,7 +153,7 @@ def build_log_load(
         requests=len(part.rows),
         load=LoadOptions(num_warmups=warmup, seed=zlib.crc32(play.encode())),
         source=part,
-        arrivals=Arrivals(kind="trace", speed=speed),
+        arrivals=Arrivals(speed=speed),
     )
     return build_load(request, target, 0)
 

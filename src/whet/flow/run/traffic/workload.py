@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from secrets import token_hex
 
@@ -24,7 +24,7 @@ from whet.flow.run.plan import Plan
 from whet.flow.run.traffic.lengths import lacks_lengths, output_lengths
 from whet.flow.run.traffic.logged import stored_part, stored_times
 from whet.flow.run.traffic.traced import build_log_load
-from whet.load import Draw, TrialPlan, build_warmup, build_workload
+from whet.load import Draw, TrialPlan, build_workload
 from whet.load.arrivals import Arrivals, arrival_offsets_ns, logged_offsets_ns
 from whet.load.logged import build_logged
 from whet.load.plan import PlannedLoad, to_call
@@ -65,14 +65,15 @@ def trial_plan(
         load=point,
         trial=trial,
         block_size=plan.block_size(variant),
+        warmup=warmup,
     )
-    sent = _requests(plan, draw, lengths, warmup)
+    sent = _requests(plan, draw, lengths)
     _require_same(plan, store, sent.workload.facts, workload_key(point, trial))
     if resolved.url is not None:
         # An attached server keeps its prefix cache from one attempt, and variant, to the next.
         attempt = token_hex(8)
     if attempt:
-        sent = _requests(plan, replace(draw, attempt=attempt), lengths, warmup)
+        sent = _requests(plan, replace(draw, attempt=attempt), lengths)
     loop: Loop = "open" if point.is_open else "static" if variant.batching == "static" else "closed"
     return TrialPlan(
         variant=variant.name,
@@ -105,7 +106,7 @@ def tokens_in_flight(plan: Plan, store: RunStore, variant: Variant, point: Load)
     lengths = output_lengths(store)
     if lacks_lengths(plan.spec, store):  # before the first server has answered
         lengths = (plan.workload.max_output_tokens,)
-    sent = _requests(plan, draw, lengths, 0).workload.requests
+    sent = _requests(plan, draw, lengths).workload.requests
     most = 0
     for at in range(0, max(1, len(sent) - point.slots + 1), max(1, point.slots)):
         window = sent[at : at + point.slots]
@@ -117,40 +118,39 @@ def tokens_in_flight(plan: Plan, store: RunStore, variant: Variant, point: Load)
     return most
 
 
-def _requests(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> PlannedLoad:
+def _requests(plan: Plan, draw: Draw, lengths: Sequence[int]) -> PlannedLoad:
     """Return requests, warm-up and arrivals, the same for every variant."""
     load, point = plan.spec.load, draw.load
     if load.trace is not None and point.is_open:
         target = Target(model="", tokenizer=plan.tokenizer, block_size=draw.block_size)
         play = "-".join(filter(None, (workload_key(point, draw.trial), draw.attempt)))
-        return build_log_load(load, point, target, play=play, warmup=warmup)
+        return build_log_load(load, point, target, play=play, warmup=draw.warmup)
     if plan.inputs.traffic is not None:
-        sent = _of_sample(plan, plan.inputs.traffic, draw, lengths, warmup)
+        sent = _of_sample(plan, plan.inputs.traffic, draw, lengths)
     else:
-        sent = _generated(plan, draw, lengths, warmup)
+        sent = _generated(plan, draw, lengths)
     if not point.is_open:
         return sent
     offsets_ns = _offsets(plan, point, draw.trial, len(sent.workload.requests))
     return replace(sent, offsets_ns=offsets_ns)
 
 
-def _generated(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> PlannedLoad:
-    pool, spec, variables = plan.inputs.pool, plan.spec.workload, plan.spec.model.variables
-    build = partial(build_workload, pool, plan.tokenizer, spec, lengths=lengths)
-    warm = partial(build_warmup, pool, plan.tokenizer, spec, lengths=lengths)
-    return PlannedLoad(
-        workload=build(draw=draw, variables=variables),
-        warmup=warm(draw=replace(draw, requests=warmup), variables=variables),
+def _generated(plan: Plan, draw: Draw, lengths: Sequence[int]) -> PlannedLoad:
+    return build_workload(
+        plan.inputs.pool,
+        plan.tokenizer,
+        plan.spec.workload,
+        draw=draw,
+        lengths=lengths,
+        variables=plan.spec.model.variables,
     )
 
 
-def _of_sample(
-    plan: Plan, path: Path, draw: Draw, lengths: Sequence[int], warmup: int
-) -> PlannedLoad:
+def _of_sample(plan: Plan, path: Path, draw: Draw, lengths: Sequence[int]) -> PlannedLoad:
     """Return conversations of the user's log."""
     part: Part = "load" if draw.trial < plan.spec.load.trials else "confirmation"
     encoder = _encoder(plan.tokenizer, plan.spec.model.variables)
-    return build_logged(stored_part(path, part), encoder, draw=draw, warmup=warmup, lengths=lengths)
+    return build_logged(stored_part(path, part), encoder, draw=draw, lengths=lengths)
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +164,7 @@ def _offsets(plan: Plan, rate: Load, trial: int, requests: int) -> tuple[int, ..
     times_ns = () if log is None else stored_times(log)
     if load.burstiness is None and requests > 1 and len(times_ns) > 1:
         return logged_offsets_ns(times_ns, requests=requests, rate_rps=rate.value, seed=trial)
-    arrivals = Arrivals.at_rate(rate.value, burstiness=load.burstiness or 1.0)
+    arrivals = Arrivals(rate_rps=rate.value, burstiness=load.burstiness or 1.0)
     return arrival_offsets_ns(arrivals, requests=requests, seed=trial)
 
 
