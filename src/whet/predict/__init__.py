@@ -1,7 +1,6 @@
-"""Memory plans, feasibility and advice, before anything starts."""
+"""Memory plans and feasibility, before anything starts."""
 
 from whet.core.records.plan import MemoryPlan, Problem
-from whet.predict.advice import Traffic, advise, fitting_length
 from whet.predict.disk import disk_problems, disk_uses
 from whet.predict.feasibility import Feasibility, assess_variants, longest_request, plan_variant
 from whet.predict.memory import Demand, plan_memory
@@ -12,12 +11,9 @@ __all__ = [
     "Feasibility",
     "MemoryPlan",
     "Problem",
-    "Traffic",
-    "advise",
     "assess_variants",
     "disk_problems",
     "disk_uses",
-    "fitting_length",
     "longest_request",
     "plan_memory",
     "plan_variant",

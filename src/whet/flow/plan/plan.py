@@ -18,7 +18,6 @@ from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.flow.plan.options import PlanOptions
 from whet.metrics.objective_text import parse_objective
 from whet.predict import predict_checkpoint
-from whet.predict.advice import GRAPHS_OF_EXPERTS
 from whet.predict.hardware import CUDA, planned_device
 from whet.predict.plan.evaluate import Candidate, Prediction, evaluate
 from whet.predict.plan.parallelism import Parallelism, parse_parallel, usual_layouts
@@ -29,6 +28,8 @@ from whet.requests.trace import Reading
 _MOST_IN_FLIGHT: Final = 4096
 _FP8_FROM: Final = (8, 9)
 _LENGTH_STEP: Final = 1024
+_GRAPHS_OF_EXPERTS: Final = (("max_num_batched_tokens", 2048), ("max_cudagraph_capture_size", 2048))
+"""Every step of a mixture of experts fits a CUDA graph, those with a prompt too."""
 _WEIGHTS: Final = f"{SIXTEEN_BIT},FP8_DYNAMIC,W8A8,W4A16"
 
 
@@ -181,7 +182,7 @@ def candidates_of(
         name = weights if kv_cache == "auto" else f"{weights}, {kv_cache} KV"
         args: tuple[tuple[str, Scalar], ...] = (("max_model_len", length), *parallel.args)
         if stored.experts is not None and traffic.longest > LARGEST_GRAPH:
-            args = (*args, *GRAPHS_OF_EXPERTS)
+            args = (*args, *_GRAPHS_OF_EXPERTS)
         if kv_cache != "auto":
             args = (*args, ("kv_cache_dtype", kv_cache))
         yield Candidate(
