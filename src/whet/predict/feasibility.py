@@ -17,9 +17,8 @@ from whet.core.records.engine import Variant
 from whet.core.records.model import ModelFacts
 from whet.core.records.plan import MemoryPlan, Problem, ProblemKind
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
-from whet.predict.disk import DiskUse, disk_uses
+from whet.predict.disk import DiskUse, disk_uses, predict_checkpoint
 from whet.predict.memory import Demand, plan_memory
-from whet.predict.predict import predict_checkpoint
 from whet.predict.settings import Settings, read_settings
 
 _SIZES: Final = ("layers", "hidden_size", "heads", "kv_heads", "head_dim")
@@ -89,7 +88,7 @@ def assess_variants(
             variant=variant, target=target, stored=stored, draft=own_draft, device=device, spec=spec
         )
         problems += _problems(case, memory[variant.name])
-    disks = disk_uses(variants, target=target, spec=spec, downloads=downloads)
+    disks = disk_uses(variants, target, spec, downloads or {})
     return Feasibility(problems=tuple(problems), memory=memory, disks=disks)
 
 

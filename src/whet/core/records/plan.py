@@ -52,8 +52,6 @@ class MemoryPlan:
     fits: bool
     fit_max_model_len: int | None
     fit_batch_size: int | None
-    fit_utilization: float | None
-    fit_kv_bytes: int | None
     reason: str | None
     kv_request_bytes: int = 0
 

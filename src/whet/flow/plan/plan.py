@@ -19,8 +19,14 @@ from whet.flow.plan.options import PlanOptions
 from whet.metrics.objective_text import parse_objective
 from whet.predict import predict_checkpoint
 from whet.predict.hardware import CUDA, planned_device
-from whet.predict.plan.evaluate import Candidate, Prediction, evaluate
-from whet.predict.plan.parallelism import Parallelism, parse_parallel, usual_layouts
+from whet.predict.plan.evaluate import (
+    Candidate,
+    Parallelism,
+    Prediction,
+    evaluate,
+    parse_parallel,
+    usual_layouts,
+)
 from whet.predict.plan.traffic import PlannedTraffic, read_traffic
 from whet.predict.settings import LARGEST_GRAPH
 from whet.requests.trace import Reading

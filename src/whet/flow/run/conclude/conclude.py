@@ -6,11 +6,20 @@ import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from whet.core.errors import UsageError
 from whet.core.flags import drop_kv_sizing
 from whet.core.protocols import Observer
-from whet.core.records.decision import Decision, Excluded, LeverEffects, SpreadSet
+from whet.core.records.decision import (
+    Decision,
+    Excluded,
+    LeverEffects,
+    Spreads,
+    SpreadSet,
+    StartSpread,
+    UnlikeSpread,
+)
 from whet.core.records.evidence import VerdictSet
 from whet.core.run import Run
 from whet.core.store import RunStore, write_atomic, write_json
@@ -19,15 +28,17 @@ from whet.decision.choice import TierChoices
 from whet.decision.effects import lever_effects
 from whet.decision.eligible import EligibleCell, split_eligible
 from whet.deploy.render import write_deployment
-from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.degenerate import examine_all
-from whet.flow.run.conclude.faults import engine_faults, sampled_requests
+from whet.flow.run.conclude.faults import engine_faults, refuse_unlike, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.conclude.speculation_map import speculation_map
-from whet.flow.run.conclude.spreads import spreads_of
 from whet.levers import lever_diff
+from whet.metrics.pooled import StartTable
 from whet.metrics.significance import looks_at
+from whet.metrics.spread import unlike_loads, unlike_variants
 from whet.predict.performance.bottleneck import with_bottleneck
+
+_METRICS: Final = ("tps_mean", "ttft_p95_ms")
 
 
 def conclude(store: RunStore, observer: Observer) -> Decision:
@@ -205,3 +216,33 @@ def _refused(run: Run) -> Iterator[Excluded]:
             lowest = min(search.tried, key=lambda item: item.rate)
             why = f"no rate meets the objective: {lowest.rate} misses {', '.join(lowest.missed)}"
             yield Excluded(variant=name, load=None, reason=why, tier=run.tier, kind="no figures")
+
+
+def spreads_of(summary: RunSummary) -> Iterator[Spreads]:
+    """Yield the spread of throughput and of TTFT p95, over all starts of a run."""
+    for metric in _METRICS:
+        table = summary.fresh.get(metric) or summary.tables[metric]
+        pooled = table.spread.sd
+        if pooled is not None:
+            yield Spreads(
+                metric=metric, pooled=pooled, cells=tuple(_cells(table)), unlike=_unlike(table)
+            )
+
+
+def _cells(table: StartTable) -> Iterator[StartSpread]:
+    places = {(name, block.load): 0 for block in table.pool for name in block.figures}
+    for block in table.pool:
+        for name, figures in block.figures.items():
+            places[name, block.load] += len(figures)
+    for (name, load), starts in places.items():
+        own = table.own_level((name, load)).sd
+        if own is not None:
+            yield StartSpread(variant=name, load=load, starts=starts, sd=own)
+
+
+def _unlike(table: StartTable) -> tuple[UnlikeSpread, ...]:
+    unlike = unlike_variants(table.pool)
+    unlike |= {load.words: sds for load, sds in unlike_loads(table.pool).items()}
+    return tuple(
+        UnlikeSpread(name=name, sd=sd, others=others) for name, (sd, others) in unlike.items()
+    )
