@@ -12,7 +12,6 @@ from threading import Thread
 from typing import Final
 
 from whet.core.errors import EngineLostError, EngineStartError
-from whet.core.load import Load, trial_key
 from whet.core.protocols import Engine, Lines, Server
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
@@ -67,9 +66,7 @@ def pending_work(
     if not cells and load.find is None and lacks_rates(store, resolved):
         store_log_rate(load, store, resolved.variant.name)
     cells = cells or tuple(cells_of(searched_points(store, resolved), range(load.trials)))
-    invalid = {
-        cell: _trial(store, resolved, cell) for cell in invalid_trials(store, resolved, cells)
-    }
+    invalid = invalid_trials(store, resolved, cells)
     lacking = list(invalid) if repeat else missing_trials(store, resolved, cells)
     trials = [cell for cell in lacking if cell not in invalid or worth_repeating(invalid[cell])]
     search = load.find is not None and not repeat and lacks_rates(store, resolved)
@@ -84,12 +81,6 @@ def pending_work(
         begin=wave.rate,
         then_trials=load.trials if search else 0,
     )
-
-
-def _trial(store: RunStore, resolved: ResolvedEngine, cell: tuple[Load, int]) -> TrialRecord:
-    record = store.get("trials", trial_key(resolved.variant.name, *cell), TrialRecord)
-    assert record is not None, "an invalid trial is stored"
-    return record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
