@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from whet.core.errors import StorageError, UsageError
 from whet.core.records.codec import decode
 from whet.core.records.quality import QualityRecord
-from whet.core.spec import QualitySpec
 from whet.core.staging import staged
 from whet.core.store import read_json, translate_disk_errors, write_json
 from whet.quality import PlainReference
@@ -22,9 +19,8 @@ from whet.quality.harness import HarnessRun
 BASELINE: Final = "baseline"
 """The baseline's name in records and file names."""
 ARRAYS, INPUTS, TOKENIZER = "arrays", "inputs", "tokenizer"
-TASKS: Final = "tasks.jsonl"
+HELDOUT, TASKS = "heldout.jsonl", "tasks.jsonl"
 _FILE: Final = "baseline.json"
-_FORM: Final = 1
 _TOKENIZER_FILES: Final = (
     "tokenizer*.json",
     "special_tokens_map.json",
@@ -66,25 +62,17 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedBaseline:
-    """A measured baseline with its ``quality`` options and the name of the held-out file.
+    """A measured baseline with its ``quality`` options.
 
     ``plain`` are the answers to compare a speculating deployment with, if they were measured.
     """
 
-    form: int
     taken_at: str
     side: Endpoint
     quality: Mapping[str, Any]
-    heldout: str
     record: QualityRecord
     plain: PlainReference | None = None
     harness: HarnessRun | None = None
-
-    @classmethod
-    def of(cls, side: Endpoint, spec: QualitySpec, heldout: Path, **measured: Any) -> SavedBaseline:
-        """Return a baseline measured now; ``measured`` are the remaining fields."""
-        quality = spec.model_dump(mode="json", exclude={"heldout", "tasks"})
-        return cls(form=_FORM, side=side, quality=quality, heldout=heldout.name, **measured)
 
 
 def refuse_filled(folder: Path) -> None:
@@ -111,9 +99,9 @@ def write_baseline(
         into = stage.folder
         (into / INPUTS).mkdir()
         (into / TOKENIZER).mkdir()
-        _copy_arrays(scratch, into)
-        shutil.copyfile(heldout, into / INPUTS / saved.heldout)
-        shutil.copyfile(tasks, into / INPUTS / _tasks_name(saved))
+        copy_arrays(scratch, into)
+        shutil.copyfile(heldout, into / INPUTS / HELDOUT)
+        shutil.copyfile(tasks, into / INPUTS / TASKS)
         for pattern in _TOKENIZER_FILES:
             for file in tokenizer.glob(pattern):
                 shutil.copyfile(file, into / TOKENIZER / file.name)
@@ -135,41 +123,15 @@ def read_baseline(folder: Path) -> SavedBaseline:
         raise StorageError(
             f"{path} is damaged or of another version of whet", fix="measure the baseline again"
         ) from error
-    needed = [*input_files(folder, saved), folder / TOKENIZER]
-    missing = [each for each in needed if not each.exists()]
-    if saved.form != _FORM or missing:
-        problem = f"{missing[0]} is missing" if missing else f"{path} is of another version of whet"
-        raise StorageError(f"{problem}", fix="measure the baseline again with --save")
+    for each in (folder / INPUTS / HELDOUT, folder / INPUTS / TASKS, folder / TOKENIZER):
+        if not each.exists():
+            raise StorageError(f"{each} is missing", fix="measure the baseline again with --save")
     return saved
 
 
-def stored_quality(saved: SavedBaseline, *, concurrency: int) -> QualitySpec:
-    """Return the baseline's quality options with this ``concurrency``."""
-    try:
-        return QualitySpec.model_validate({**saved.quality, "concurrency": concurrency})
-    except ValidationError as error:
-        raise StorageError(
-            "the saved baseline has options of another version of whet", fix="measure it again"
-        ) from error
-
-
-def input_files(folder: Path, saved: SavedBaseline) -> tuple[Path, Path]:
-    """Return the saved held-out text and tasks."""
-    return folder / INPUTS / saved.heldout, folder / INPUTS / _tasks_name(saved)
-
-
-def copy_arrays(folder: Path, scratch: Path) -> None:
-    """Copy the baseline's arrays beside those of the deployment."""
-    with translate_disk_errors(scratch / ARRAYS):
-        _copy_arrays(folder, scratch)
-
-
-def _tasks_name(saved: SavedBaseline) -> str:
-    """Return a name other than the held-out text's."""
-    return TASKS if saved.heldout != TASKS else f"questions-{TASKS}"
-
-
-def _copy_arrays(source: Path, target: Path) -> None:
-    for file in (source / ARRAYS).glob(f"{BASELINE}.*"):
-        (target / ARRAYS).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, target / ARRAYS / file.name)
+def copy_arrays(source: Path, target: Path) -> None:
+    """Copy the baseline's arrays from one folder's to another's."""
+    with translate_disk_errors(target / ARRAYS):
+        for file in (source / ARRAYS).glob(f"{BASELINE}.*"):
+            (target / ARRAYS).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target / ARRAYS / file.name)

@@ -18,7 +18,6 @@ from whet.core.errors import (
     InfeasibleError,
     UsageError,
 )
-from whet.core.protocols import Engine
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.model import ModelFacts
 from whet.core.server_url import split_server_url
@@ -153,31 +152,28 @@ def serve_candidate(
         )
         return
     assert candidate.facts is not None
-    length = min(tokens, candidate.facts.max_position)
-    engine, resolved = _resolve(candidate.facts, length, spec)
+    facts, length = candidate.facts, min(tokens, candidate.facts.max_position)
+    # The recipe is unknown; the stored scheme selects the kernels.
+    variant = plain_variant(
+        Path(facts.path), spec, max_model_len=length, scheme=facts.stored.scheme
+    )
+    try:
+        engine, resolved = resolve_alone(variant, spec)
+    except CannotServe as error:
+        raise EngineStartError(
+            f"{facts.path} cannot be served here: {error}", fix="or give a running server's URL"
+        ) from error
     with engine.serve(resolved, log=log) as server:
         side = Endpoint(
             ref=candidate.ref,
             model=server.model_name,
             engine_version=resolved.engine_version,
-            weights_sha256=candidate.facts.weights_sha256,
+            weights_sha256=facts.weights_sha256,
             settings=_settings(resolved),
         )
         yield LiveEndpoint(
             url=server.base_url, side=side, max_length=length, ensure_alive=server.ensure_alive
         )
-
-
-def _resolve(facts: ModelFacts, length: int, spec: EngineSpec) -> tuple[Engine, ResolvedEngine]:
-    # The recipe is unknown; the stored scheme selects the kernels.
-    scheme = facts.stored.scheme
-    variant = plain_variant(Path(facts.path), spec, max_model_len=length, scheme=scheme)
-    try:
-        return resolve_alone(variant, spec)
-    except CannotServe as error:
-        raise EngineStartError(
-            f"{facts.path} cannot be served here: {error}", fix="or give a running server's URL"
-        ) from error
 
 
 def _settings(resolved: ResolvedEngine) -> str:
