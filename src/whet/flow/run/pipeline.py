@@ -12,8 +12,7 @@ from whet.core.redact import one_line
 from whet.core.spec import Spec, redacted_source
 from whet.core.store import RunStore, write_atomic
 from whet.engines import get_engine
-from whet.flow.run.check.check import prepare
-from whet.flow.run.check.grow import Grower
+from whet.flow.run.check.check import Grower, prepare
 from whet.flow.run.check.situation import prepare_search
 from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.quantize import quantize_recipes
