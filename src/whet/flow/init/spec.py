@@ -304,7 +304,13 @@ def _lines(choice: _Choice, file: Path) -> Iterator[str]:
         )
     if choice.present is not None and choice.present.left_out:
         yield f"  left out of the present command: {', '.join(choice.present.left_out)}"
-    yield f"Not in the log: {'; '.join(choice.profile.unknown())}. Set them in {file}."
+    unknown = "when requests come (it has no times)"
+    if choice.profile.rates is not None:
+        unknown = "whether it holds all of your traffic (load.demand_rps)"
+    yield (
+        f"Not in the log: your latency limits (objective); your price (hardware); {unknown}. "
+        f"Set them in {file}."
+    )
     word = shell_word(str(file))
     yield f"Wrote {word}. Next: whet check {word}, then: whet run {word}"
 

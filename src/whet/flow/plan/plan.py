@@ -66,7 +66,9 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     ``UsageError`` for options that cannot be; ``InfeasibleError`` where no candidate meets the
     objective, with the nearest.
     """
-    target, traffic = read_facts(folder), _traffic(options)
+    unit, block_size = options.trace_unit, options.trace_block_size
+    reading = Reading(unit=unit, block_size=block_size, lengths_only=True)
+    target, traffic = read_facts(folder), read_traffic(options.workload, reading)
     constraints = parse_objective(options.objective)
     sizes = _sizes(options.concurrency)
     candidates = list(candidates_of(target, traffic, options))
@@ -89,12 +91,11 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
             math.inf if math.isnan(each.cost_per_1m) else each.cost_per_1m,
         )
     )
-    rate = traffic.rate if options.rate is None else options.rate
     plan = Plan(
         target=target,
         traffic=traffic,
         objective=options.objective,
-        rate=rate,
+        rate=traffic.rate if options.rate is None else options.rate,
         sizes=sizes,
         predictions=tuple(predictions),
         front=tuple(_front(predictions, sizes)),
@@ -102,13 +103,6 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     if not plan.front:
         raise InfeasibleError(_nothing(plan))
     return plan
-
-
-def _traffic(options: PlanOptions) -> PlannedTraffic:
-    reading = Reading(
-        unit=options.trace_unit, block_size=options.trace_block_size, lengths_only=True
-    )
-    return read_traffic(options.workload, reading)
 
 
 def _sizes(text: str | None) -> tuple[int, ...]:
@@ -149,12 +143,7 @@ def _nothing(plan: Plan) -> str:
     """The nearest candidate where none meets the objective."""
     fitting = [each for each in plan.predictions if each.latencies]
     if not fitting:
-        smallest = min(plan.predictions, key=lambda each: each.memory.required_bytes)
-        return (
-            f"the model fits none of these GPUs; {smallest.candidate.text} with "
-            f"{smallest.candidate.variant.name} comes nearest: add --parallel or "
-            "larger GPUs"
-        )
+        return "the model fits none of these GPUs: add --parallel or larger GPUs"
     nearest = min(fitting, key=lambda each: sum(_axes(each)[1:]))
     return (
         f"no candidate meets {plan.objective}: the nearest is {nearest.candidate.text} with "

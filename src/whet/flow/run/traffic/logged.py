@@ -89,7 +89,7 @@ class TrafficLog:
     @property
     def p99(self) -> int:
         """The length that 99 in 100 requests do not exceed."""
-        return _p99(map(sum, self.lengths))
+        return p99_of(map(sum, self.lengths))
 
     @property
     def facts(self) -> TrafficFacts:
@@ -115,9 +115,9 @@ class TrafficLog:
         """A workload with the log's lengths, for what is planned before anything is sent."""
         prompts, answers = zip(*self.lengths, strict=True)
         return WorkloadSpec(
-            max_input_tokens=_p99(prompts),
+            max_input_tokens=p99_of(prompts),
             min_output_tokens=min(answers),
-            max_output_tokens=_p99(answers),
+            max_output_tokens=p99_of(answers),
             input_output_ratio=sum(prompts) / sum(answers),
         )
 
@@ -234,7 +234,8 @@ def take_sample(
     return sample, counts, tuple(reader.check.doubts())
 
 
-def _p99(values: Iterable[int]) -> int:
+def p99_of(values: Iterable[int]) -> int:
+    """The value that 99 in 100 do not exceed."""
     row = sorted(values)
     return row[math.ceil(0.99 * len(row)) - 1]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from whet.checkpoint.chat import Variables
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
@@ -60,12 +61,7 @@ def trial_plan(
     facts of the traffic are stored; ``UsageError`` where another variant's traffic differs.
     """
     (point, trial), variant, lengths = cell, resolved.variant, output_lengths(store)
-    draw = Draw(
-        requests=plan.spec.load.requests(point),
-        load=point,
-        trial=trial,
-        block_size=plan.block_size(variant),
-    )
+    draw = _draw(plan, variant, point, trial)
     sent = _requests(plan, draw, lengths, warmup)
     _require_same(plan, store, sent.workload.facts, workload_key(point, trial))
     if resolved.url is not None:
@@ -96,13 +92,7 @@ def tokens_in_flight(plan: Plan, store: RunStore, variant: Variant, point: Load)
     Those of a closed loop at ``point``, prompts and answers; with a prefix cache what they share
     counts once.
     """
-    draw = Draw(
-        requests=plan.spec.load.requests(point),
-        load=point,
-        trial=0,
-        block_size=plan.block_size(variant),
-    )
-    lengths = output_lengths(store)
+    draw, lengths = _draw(plan, variant, point, 0), output_lengths(store)
     if lacks_lengths(plan.spec, store):  # before the first server has answered
         lengths = (plan.workload.max_output_tokens,)
     sent = _requests(plan, draw, lengths, 0).workload.requests
@@ -117,6 +107,11 @@ def tokens_in_flight(plan: Plan, store: RunStore, variant: Variant, point: Load)
     return most
 
 
+def _draw(plan: Plan, variant: Variant, point: Load, trial: int) -> Draw:
+    requests, block_size = plan.spec.load.requests(point), plan.block_size(variant)
+    return Draw(requests=requests, load=point, trial=trial, block_size=block_size)
+
+
 def _requests(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> PlannedLoad:
     """Return requests, warm-up and arrivals, the same for every variant."""
     load, point = plan.spec.load, draw.load
@@ -125,7 +120,10 @@ def _requests(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> Pl
         play = "-".join(filter(None, (workload_key(point, draw.trial), draw.attempt)))
         return build_log_load(load, point, target, play=play, warmup=warmup)
     if plan.inputs.traffic is not None:
-        sent = _of_sample(plan, plan.inputs.traffic, draw, lengths, warmup)
+        part: Part = "load" if draw.trial < load.trials else "confirmation"
+        rows = stored_part(plan.inputs.traffic, part)
+        encoder = _encoder(plan.tokenizer, plan.spec.model.variables)
+        sent = build_logged(rows, encoder, draw=draw, warmup=warmup, lengths=lengths)
     else:
         sent = _generated(plan, draw, lengths, warmup)
     if not point.is_open:
@@ -135,22 +133,12 @@ def _requests(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> Pl
 
 
 def _generated(plan: Plan, draw: Draw, lengths: Sequence[int], warmup: int) -> PlannedLoad:
-    pool, spec, variables = plan.inputs.pool, plan.spec.workload, plan.spec.model.variables
-    build = partial(build_workload, pool, plan.tokenizer, spec, lengths=lengths)
-    warm = partial(build_warmup, pool, plan.tokenizer, spec, lengths=lengths)
+    given = (plan.inputs.pool, plan.tokenizer, plan.spec.workload)
+    same: Any = {"lengths": lengths, "variables": plan.spec.model.variables}
     return PlannedLoad(
-        workload=build(draw=draw, variables=variables),
-        warmup=warm(draw=replace(draw, requests=warmup), variables=variables),
+        workload=build_workload(*given, draw=draw, **same),
+        warmup=build_warmup(*given, draw=replace(draw, requests=warmup), **same),
     )
-
-
-def _of_sample(
-    plan: Plan, path: Path, draw: Draw, lengths: Sequence[int], warmup: int
-) -> PlannedLoad:
-    """Return conversations of the user's log."""
-    part: Part = "load" if draw.trial < plan.spec.load.trials else "confirmation"
-    encoder = _encoder(plan.tokenizer, plan.spec.model.variables)
-    return build_logged(stored_part(path, part), encoder, draw=draw, warmup=warmup, lengths=lengths)
 
 
 @lru_cache(maxsize=1)
