@@ -79,7 +79,7 @@ def read_run(spec_file: Path, change: SpecOptions, options: RunOptions) -> tuple
     """
     spec = change.read(spec_file)
     root = options.output_dir / require_name(options.name or spec.name, "the run's name")
-    notes = "".join(f"# changed by --set {one_line(text)}\n" for text in change.changes)
+    notes = "".join(f"# changed by --set {one_line(text)}\n" for text in change.set)
     return spec, root, redacted_source(spec_file).rstrip(b"\n") + b"\n" + notes.encode()
 
 

@@ -62,7 +62,6 @@ class Timed:
     sent_s: float
     first_s: float = math.nan
     end_s: float = math.nan
-    preemptions: int = 0
 
     @property
     def ttft_s(self) -> float:
@@ -83,10 +82,9 @@ class Timed:
 
 @dataclass(slots=True)
 class Simulated:
-    """Times of all requests; the largest KV usage in tokens, the steps and preemptions."""
+    """Times of all requests, the steps and preemptions."""
 
     requests: list[Timed]
-    peak_tokens: float = 0.0
     steps: int = 0
     preemptions: int = 0
     seconds: float = 0.0
@@ -307,7 +305,6 @@ class _Engine:
             if sequence.running:
                 self._count(sequence, -1)
                 self._end(sequence)
-        self.out.peak_tokens = max(self.out.peak_tokens, self._used())
 
     def _decode(self) -> None:
         """As many steps as there are until the next event."""
@@ -341,6 +338,5 @@ class _Engine:
         last.answered = self.progress - last.begin
         last.left, last.done = last.timed.request.prompt + int(last.answered), 0
         last.due_s = self.now
-        last.timed.preemptions += 1
         self.out.preemptions += 1
         self.waiting.appendleft(last)

@@ -20,6 +20,7 @@ from whet.flow.run.traffic.traced import log_problems
 from whet.levers import claims
 from whet.load import Draw, build_workload
 from whet.predict import Feasibility, Problem, assess_variants, disk_problems
+from whet.predict.settings import read_settings
 from whet.quant.suitability import recipe_problem
 
 SPEC_ERRORS: Final = ("flags", "traffic")
@@ -67,8 +68,13 @@ def _spec_errors(facts: Facts, resolved: Resolved) -> Iterator[Problem]:
     spec = facts.spec
     if spec.load.trace is None and spec.traffic is None:
         yield from _room_problems(facts)
-    lengths = (resolved.max_model_len(variant, facts) for variant in resolved.as_set)
-    longest = min(lengths, default=facts.target.max_position)
+    longest = min(
+        (
+            read_settings(variant, target=facts.target, device=resolved.device).max_model_len
+            for variant in resolved.as_set
+        ),
+        default=facts.target.max_position,
+    )
     own = () if facts.log is None else sample_problems(facts.log, spec.load, longest)
     for message in (*own, *log_problems(spec.load, facts.tokenizer, longest)):
         yield Problem(variant=None, kind="traffic", message=message)

@@ -15,7 +15,6 @@ from whet.flow.run.check.facts import Facts
 from whet.flow.run.plan import Engines, quantized_path
 from whet.levers import lever_args, lever_env, problems
 from whet.predict import Problem
-from whet.predict.settings import read_settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +30,6 @@ class Resolved:
     def as_set(self) -> list[Variant]:
         """The variants with the resolved environment: an engine's default KV pool counts too."""
         return [replace(item.variant, env=item.env) for item in self.variants]
-
-    def max_model_len(self, variant: Variant, facts: Facts) -> int:
-        """Return the tokens of the longest request that a variant's server takes."""
-        return read_settings(variant, target=facts.target, device=self.device).max_model_len
 
 
 def resolve(facts: Facts, root: Path, engines: Engines, device: Device) -> Resolved:
