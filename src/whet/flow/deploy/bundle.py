@@ -203,10 +203,11 @@ def choose(run: Run, variant: str | None) -> tuple[str, Load]:
     name = variant or (chosen.variant if chosen is not None else None)
     if name is None:
         others = ", ".join(decision.qualified)
-        fix = f"deploy one that qualifies with --variant ({others})" if others else "run it again"
         raise NothingQualifiesError(
             f"{run.name} recommends nothing, and its report.md says why for each variant",
-            fix=fix,
+            fix=f"deploy one that qualifies with --variant ({others})"
+            if others
+            else "run it again",
         )
     _require_qualified(decision, run, name)
     _require_own_server(run, name)
@@ -244,22 +245,16 @@ def _require_own_server(run: Run, name: str) -> None:
             f"{run.root} has no command of {name}",
             fix=f"put variants/{name}.json back from a copy, or start a new run",
         )
-    if (layout := resolved.variant.layout) is not None:
+    profile, layout, line = get_profile(resolved.engine), resolved.variant.layout, None
+    if layout is not None:
+        line = f"is {layout.text} behind a router"
+    elif resolved.url is not None:
+        line = f"was measured on a server that whet did not start ({resolved.url})"
+    elif profile.plan_deployment is None:
+        line = f"runs on {profile.title}"
+    if line is not None:
+        start = "" if resolved.url else f", or start it yourself: {resolved.serve_line}"
         raise UsageError(
-            f"{name} is {layout.text} behind a router, and whet deploy writes manifests of one "
-            f"server",
-            fix=f"start each with: {resolved.serve_line}",
-        )
-    profile = get_profile(resolved.engine)
-    if resolved.url is None and profile.plan_deployment is None:
-        raise UsageError(
-            f"{name} runs on {profile.title}, which whet deploy has no manifests for",
-            fix=f"start it "
-            f"with the command in the report, or deploy a variant of vLLM: {resolved.serve_line}",
-        )
-    if resolved.url is not None:
-        raise UsageError(
-            f"{name} was measured on a server that whet did not start ({resolved.url}), so its "
-            "command is unknown",
-            fix="measure a variant that whet starts (engine.name: vllm)",
+            f"{name} {line}, which whet deploy has no manifests for",
+            fix=f"deploy a variant of one vLLM server that whet starts{start}",
         )

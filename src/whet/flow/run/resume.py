@@ -37,8 +37,8 @@ def invalid_trials(
 ) -> dict[tuple[Load, int], TrialRecord]:
     """Return the trials that are to be repeated, ``REPEATS`` times at most, by load and number."""
     name = resolved.variant.name
-    found = {cell: store.get("trials", trial_key(name, *cell), TrialRecord) for cell in cells}
-    return {cell: each for cell, each in found.items() if each is not None and each.is_invalid}
+    records = {cell: store.get("trials", trial_key(name, *cell), TrialRecord) for cell in cells}
+    return {cell: each for cell, each in records.items() if each is not None and each.is_invalid}
 
 
 def lacks_quality(store: RunStore, resolved: ResolvedEngine) -> bool:

@@ -40,7 +40,7 @@ def examine(
 ) -> tuple[Resolved, Feasibility, tuple[Problem, ...]]:
     """Resolve the variants; return them, what they need, and what stops a run on ``device``.
 
-    ``downloads`` are bytes by folder; without ``disks`` those that are too small are no problem.
+    ``downloads`` are bytes by folder; with ``disks`` those that are too small count.
     """
     resolved = resolve(facts, root, engines, device)
     needs = assess_variants(
@@ -51,14 +51,14 @@ def examine(
         spec=facts.spec,
         downloads=downloads,
     )
-    found = (
+    here = (
         *_spec_errors(facts, resolved),
         *_recipe_problems(facts, resolved, root),
         *needs.problems,
         *(disk_problems(needs.disks) if disks else ()),
     )
-    kv = _kv_problems(resolved, {problem.variant for problem in found})
-    return resolved, needs, (*found, *kv, *resolved.unsupported)
+    kv = _kv_problems(resolved, {problem.variant for problem in here})
+    return resolved, needs, (*here, *kv, *resolved.unsupported)
 
 
 def _spec_errors(facts: Facts, resolved: Resolved) -> Iterator[Problem]:

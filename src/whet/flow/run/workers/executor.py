@@ -47,17 +47,6 @@ _OF_A_START: Final = frozenset({"starts", "facts", "declared"})
 _ANSWER_FOLDERS: Final = ("top_logprobs", "golden", "inputs/golden")
 
 
-@contextmanager
-def ray_executor(address: str | None) -> Iterator[RayExecutor]:
-    """An executor on a running cluster; every session and engine is ended at the end."""
-    with connect(address) as ray:
-        executor = RayExecutor(ray)
-        try:
-            yield executor
-        finally:
-            executor.close()
-
-
 @dataclass(slots=True)
 class _Track:
     """The sessions of a round that are left, and the placement group that holds their device.
@@ -97,7 +86,7 @@ class RayExecutor:
                 "already",
                 fix="leave one of the two out",
             )
-        workers = require_workers(self._ray, plan)
+        workers = _require_workers(self._ray, plan)
         rounds = 1 if plan.spec.load.order == "blocks" else plan.spec.load.trials
         if rounds < workers:
             observer.warn(
@@ -212,8 +201,8 @@ def _cause(error: Exception) -> Exception:
 
 
 @contextmanager
-def connect(address: str | None) -> Iterator[ModuleType]:
-    """Connect to a running cluster and yield the ``ray`` module; disconnect at the end.
+def ray_executor(address: str | None) -> Iterator[RayExecutor]:
+    """An executor on a running cluster; every session and engine is ended at the end.
 
     ``address`` is HOST:PORT of the head; None is the cluster that this machine is a node of.
     Raises ``UsageError``.
@@ -238,10 +227,14 @@ def connect(address: str | None) -> Iterator[ModuleType]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray has set its own
+    executor = RayExecutor(ray)
     try:
-        yield ray
+        yield executor
     finally:
-        ray.shutdown()
+        try:
+            executor.close()
+        finally:
+            ray.shutdown()
 
 
 def _knock(address: str) -> None:
@@ -280,7 +273,7 @@ def await_workers(ray: ModuleType, demand: dict[str, float]) -> int:
     return workers
 
 
-def require_workers(ray: ModuleType, plan: Plan) -> int:
+def _require_workers(ray: ModuleType, plan: Plan) -> int:
     """Sessions that fit; ``InfeasibleError`` for none, and for devices of another kind."""
     demand = demand_of(ray, plan)
     if plan.device.kind == "cpu" and any(node.get("GPU") for node in _offers(ray)):
@@ -334,8 +327,8 @@ def known_files(store: RunStore, *, answers: bool) -> Files:
         for key in store.keys(kind)
     ]
     paths = [store.path(str(each["kind"]), f"{each['key']}.json") for each in entries]
-    for folder in _ANSWER_FOLDERS if answers else ():
-        paths += sorted(store.path(folder).glob("*"))
+    folders = _ANSWER_FOLDERS if answers else ()
+    paths += (path for folder in folders for path in sorted(store.path(folder).glob("*")))
     files = {str(p.relative_to(store.root)): p.read_bytes() for p in paths if p.is_file()}
     journal = b"".join(json.dumps(each).encode() + b"\n" for each in entries)
     return files | {JOURNAL: journal}
