@@ -23,7 +23,7 @@ from whet.core.records.model import ModelFacts
 from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
 from whet.flow.gate.baseline import Endpoint
-from whet.flow.model_entry import model_entry
+from whet.flow.model_entry import model_entry, tokenizer_here
 from whet.flow.serving import CannotServe, plain_variant, resolve_alone
 
 _URL: Final = re.compile(r"https?://", re.IGNORECASE)
@@ -90,14 +90,13 @@ def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
         )
     split_server_url(ref)
     entry = model_entry(ref, model, flag)
-    root, length = entry.get("root"), entry.get("max_model_len")
-    here = isinstance(root, str) and (Path(root) / "tokenizer.json").is_file()
+    length = entry.get("max_model_len")
     return Candidate(
         ref=ref,
         url=ref,
         model=str(entry["id"]),
         engine_version=_version(ref),
-        tokenizer=Path(str(root)) if here else None,
+        tokenizer=tokenizer_here(entry),
         facts=None,
         max_length=length if isinstance(length, int) and length > 0 else None,
     )
