@@ -18,7 +18,8 @@ from whet.core.records.engine import Speculation, Variant
 from whet.core.records.plan import Problem
 from whet.core.spec import Spec, parse_spec
 from whet.core.units import GIB
-from whet.predict import assess_variants, disk_problems
+from whet.predict.disk import disk_problems
+from whet.predict.feasibility import assess_variants
 
 SPECULATION = Speculation(method="draft_model", num_tokens=4, draft_path="draft")
 

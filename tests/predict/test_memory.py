@@ -18,9 +18,15 @@ from whet.core.records.model import ModelFacts
 from whet.core.records.plan import MemoryPlan
 from whet.core.spec import RecipeSpec
 from whet.core.units import GB, GIB
-from whet.predict import Demand, plan_memory, predict_checkpoint
-from whet.predict.disk import bits_per_weight
-from whet.predict.memory import activation_bytes, graph_bytes, kv_bytes_per_token, loaded_bytes
+from whet.predict.disk import bits_per_weight, predict_checkpoint
+from whet.predict.memory import (
+    Demand,
+    activation_bytes,
+    graph_bytes,
+    kv_bytes_per_token,
+    loaded_bytes,
+    plan_memory,
+)
 from whet.predict.settings import read_settings
 
 

@@ -14,7 +14,7 @@ from tests.predict.builders import cpu, gpu, model, variant
 from whet.core.records.engine import Variant
 from whet.core.records.plan import Problem
 from whet.core.spec import Spec, parse_spec
-from whet.predict import assess_variants
+from whet.predict.feasibility import assess_variants
 from whet.predict.settings import read_settings
 
 

@@ -23,7 +23,7 @@ from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare
-from whet.flow.run.measure.rounds import Executor, LocalExecutor, Measurer, Rounds
+from whet.flow.run.measure.rounds import Executor, Measurer, Rounds
 from whet.flow.run.plan import Engines, Plan, Recorder, Wave, cells_of
 from whet.flow.run.search.grid import Waves
 from whet.load import TrialInterrupted, TrialPlan
@@ -119,7 +119,7 @@ def searching(
     with RunStore.open(folder / "run", resume=resume) as store:
         record = recorder(store, desk.ear)
         plan = prepare(spec, record, desk.crowd, skip_infeasible=False)
-        executor = executor or LocalExecutor()
+        executor = executor or Executor()
         measurer = Measurer(recorder=record, engines=desk.crowd, executor=executor)
         with measurer.open_waves() as waves:
             yield Search(plan=plan, store=store, waves=waves)
@@ -355,7 +355,7 @@ def test_each_variant_has_the_points_of_the_log(desk: Stage, tmp_path: Path) -> 
 
 
 @dataclass
-class Elsewhere(LocalExecutor):
+class Elsewhere(Executor):
     """Other devices, which this process stands in for; ``calls`` are the sessions of each."""
 
     is_local = False

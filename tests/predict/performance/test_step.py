@@ -11,8 +11,9 @@ from benchmarks.fit import TYPICAL
 from tests.predict.builders import gpu, model, variant
 from tests.predict.performance.builders import SHEET, WORK, step_model
 from whet.predict.hardware import CUDA
-from whet.predict.performance import Work, calibration_of, work_of
+from whet.predict.performance.coefficients import calibration_of
 from whet.predict.performance.step import Draft, StepModel
+from whet.predict.performance.work import Work, work_of
 from whet.predict.settings import read_settings
 
 

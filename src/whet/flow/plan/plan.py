@@ -17,7 +17,7 @@ from whet.core.records.model import ModelFacts
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.flow.plan.options import PlanOptions
 from whet.metrics.objective_text import parse_objective
-from whet.predict import predict_checkpoint
+from whet.predict.disk import predict_checkpoint
 from whet.predict.hardware import CUDA, planned_device
 from whet.predict.plan.evaluate import (
     Candidate,

@@ -58,11 +58,11 @@ class RunOptions:
         ``UsageError`` for options that do not go together, or where no cluster answers.
         """
         if self.executor == "local":
-            from whet.flow.run.measure.rounds import LocalExecutor
+            from whet.flow.run.measure.rounds import Executor
 
             if self.address is not None:
                 raise UsageError("--address is that of a Ray cluster", fix="add --executor ray")
-            yield LocalExecutor()
+            yield Executor()
             return
         from whet.flow.run.workers.executor import ray_executor
 

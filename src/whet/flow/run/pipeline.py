@@ -16,7 +16,7 @@ from whet.flow.run.check.check import Grower, prepare
 from whet.flow.run.check.situation import prepare_search
 from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.quantize import quantize_recipes
-from whet.flow.run.measure.rounds import Executor, LocalExecutor, Measurer
+from whet.flow.run.measure.rounds import Executor, Measurer
 from whet.flow.run.options import RunOptions, SpecOptions
 from whet.flow.run.plan import Engines, Plan, Recorder
 from whet.flow.run.progress import ProgressLog
@@ -42,7 +42,7 @@ def run(
 
     Raises any branch of ``WhetError``; whatever was finished before stays in the run directory.
     """
-    executor = executor or LocalExecutor()
+    executor = executor or Executor()
     plan = prepare(spec, recorder, engines, skip_infeasible=skip_infeasible)
     executor.require(plan, recorder.observer)
     measurer = Measurer(recorder=recorder, engines=engines, executor=executor)

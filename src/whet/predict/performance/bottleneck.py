@@ -9,8 +9,10 @@ from whet.core.load import Load
 from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.predict.hardware import known_name, sheet_of
-from whet.predict.performance import Limits, Simulated, StepModel, calibration_of, simulate
+from whet.predict.performance.coefficients import calibration_of
 from whet.predict.performance.observe import mean_latencies, observation_of
+from whet.predict.performance.simulator import Limits, Simulated, simulate
+from whet.predict.performance.step import StepModel
 
 CHANGES: Final = {
     "queue": "raise max_num_seqs",

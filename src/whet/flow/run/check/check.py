@@ -12,6 +12,7 @@ from whet.checkpoint import checkpoint_doubts
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records.engine import ResolvedEngine
+from whet.core.records.plan import Problem
 from whet.core.spec import EngineSpec, EvidenceSpec, RecipeSpec, Spec, VariantSpec, redacted_spec
 from whet.core.store import write_json
 from whet.data import write_inputs
@@ -26,7 +27,7 @@ from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
 from whet.flow.run.resume import refuse_changes, store_model
 from whet.flow.run.traffic.logged import TRAFFIC, TrafficLog, write_parts
 from whet.flow.run.traffic.traced import store_points
-from whet.predict import Feasibility, Problem
+from whet.predict.feasibility import Feasibility
 from whet.predict.hardware import planned_device
 
 _NAME: Final = "candidate"

@@ -12,6 +12,7 @@ from whet.core.flags import plain_args
 from whet.core.load import Load
 from whet.core.names import did_you_mean
 from whet.core.provenance import Device
+from whet.core.records.plan import Problem
 from whet.flow.run.check.facts import GENERATED, Facts
 from whet.flow.run.check.resolve import Resolved, resolve
 from whet.flow.run.plan import Engines, quantized_path
@@ -19,7 +20,8 @@ from whet.flow.run.traffic.logged import sample_problems
 from whet.flow.run.traffic.traced import log_problems
 from whet.levers import claims
 from whet.load import Draw, build_workload
-from whet.predict import Feasibility, Problem, assess_variants, disk_problems
+from whet.predict.disk import disk_problems
+from whet.predict.feasibility import Feasibility, assess_variants
 from whet.predict.settings import read_settings
 from whet.quant.suitability import recipe_problem
 

@@ -9,12 +9,12 @@ from whet.checkpoint import lora_rank
 from whet.core.errors import EngineStartError, UsageError
 from whet.core.provenance import Device
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.records.plan import Problem
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, SpeculationSpec
 from whet.flow.run.check.facts import Facts
 from whet.flow.run.plan import Engines, quantized_path
 from whet.levers import lever_args, lever_env, problems
-from whet.predict import Problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

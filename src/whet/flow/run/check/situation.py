@@ -31,8 +31,7 @@ from whet.flow.run.situation import START_S, Head, Published, Situation, Traffic
 from whet.flow.run.traffic.logged import TrafficLog, copied_share
 from whet.load import Draw, build_workload
 from whet.metrics.significance import looks_at
-from whet.predict import longest_request
-from whet.predict.feasibility import COPY_FIX, copy_difference
+from whet.predict.feasibility import COPY_FIX, copy_difference, longest_request
 from whet.quant.suitability import working_recipes
 
 RECIPES: Final = {

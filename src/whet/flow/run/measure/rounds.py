@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 from whet.core.errors import QuantizationError
 from whet.core.protocols import Observer
@@ -58,39 +57,21 @@ Rounds = Sequence[Sequence[Session]]
 """Sessions by round, those of one round in the order of measurement."""
 
 
-class Executor(Protocol):
-    """Runs server sessions, somewhere."""
+class Executor:
+    """Runs server sessions: in this process, one after the other; a subclass, somewhere else."""
 
-    is_local: bool
-    """Whether servers start in this process, one session after the other."""
+    is_local = True
+    """Whether servers start in this process."""
 
     def require(self, plan: Plan, observer: Observer) -> None:
-        """Refuse a plan that it has no devices for, before anything is made."""
-        ...
+        """Refuse a plan that it has no devices for; preflight has checked this machine."""
 
     def width(self, plan: Plan) -> int:
         """Return how many sessions run side by side."""
-        ...
-
-    def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
-        """Run every session."""
-        ...
-
-
-class LocalExecutor:
-    """One session after the other, in this process."""
-
-    is_local = True
-
-    def require(self, plan: Plan, observer: Observer) -> None:
-        """Preflight has checked this machine."""
-
-    def width(self, plan: Plan) -> int:
-        """Return 1."""
         return 1
 
     def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
-        """Run the sessions in the order of the rounds."""
+        """Run every session, in the order of the rounds."""
         sessions = [each for part in rounds for each in part]
         starts_left = {each.name: MAX_STARTS for each in sessions}
         runner = SessionRunner(
@@ -166,7 +147,7 @@ class Measurer:
 
     recorder: Recorder
     engines: Engines
-    executor: Executor = field(default_factory=LocalExecutor)
+    executor: Executor = field(default_factory=Executor)
 
     def measure(
         self, plan: Plan, rounds: Sequence[Round], *, quality: bool, title: str = ""

@@ -28,7 +28,7 @@ from whet.core.records.load import WorkloadFacts
 from whet.core.run import Run
 from whet.core.starts import every_start, start_key, store_start
 from whet.core.store import RunStore, write_atomic
-from whet.flow.run.measure.rounds import Rounds, Session
+from whet.flow.run.measure.rounds import Executor, Rounds, Session
 from whet.flow.run.measure.session import MAX_STARTS, PendingWork, summarize_cells
 from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
 from whet.flow.run.traffic.lengths import lacks_lengths
@@ -60,7 +60,7 @@ class _Track:
     starts: int = 0
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Gives sessions to Ray and stores what they return. Made by ``ray_executor``.
 
     A round stays on one device, so that differences between its variants hold nothing of the
