@@ -57,11 +57,6 @@ def test_a_cpu_serves_128_at_once_unless_told_otherwise() -> None:
     [
         ({"max_num_batched_tokens": 64, "max_num_seqs": 128}, "is below max_num_seqs 128"),
         ({"max_num_seqs": 4000}, "max_num_batched_tokens 2048 is below max_num_seqs 4000"),
-        (
-            {"max_num_batched_tokens": 1024, "enable_chunked_prefill": False},
-            "below max_model_len 4096, and without chunked prefill",
-        ),
-        ({"enable_expert_parallel": True}, "LlamaForCausalLM is dense; leave it out"),
     ],
 )
 def test_settings_that_the_engine_refuses(args: dict[str, Any], told: str) -> None:

@@ -194,15 +194,10 @@ def _problems(case: _Case, memory: MemoryPlan) -> Iterator[Problem]:
     yield from lengths
     # An external server has a device of its own; a wrong length is already reported.
     if case.spec.engine_of(case.variant.name).url is None and not lengths:
-        yield from _room(case, memory)
-
-
-def _room(case: _Case, memory: MemoryPlan) -> Iterator[Problem]:
-    short = tuple(_devices(case))
-    if short:
+        short = tuple(_devices(case))
         yield from short
-    elif memory.reason is not None:
-        yield case.problem("memory", memory.reason)
+        if not short and memory.reason is not None:
+            yield case.problem("memory", memory.reason)
 
 
 def _devices(case: _Case) -> Iterator[Problem]:
@@ -234,13 +229,6 @@ def _scheduler(case: _Case) -> Iterator[Problem]:
             f"max_num_batched_tokens {settings.batched_tokens} is below max_num_seqs "
             f"{settings.max_seqs}; set it to at least {settings.max_seqs}, or lower max_num_seqs",
         )
-    if not settings.chunked_prefill and settings.batched_tokens < settings.max_model_len:
-        yield case.problem(
-            "settings",
-            f"max_num_batched_tokens {settings.batched_tokens} is below max_model_len "
-            f"{settings.max_model_len}, and without chunked prefill a prompt must fit one step; "
-            f"set it to at least {settings.max_model_len}, or leave enable_chunked_prefill on",
-        )
     parts, heads = settings.tensor_parallel, case.target.heads
     if heads % parts:
         fitting = ", ".join(str(each) for each in range(1, heads + 1) if heads % each == 0)
@@ -248,11 +236,6 @@ def _scheduler(case: _Case) -> Iterator[Problem]:
             "settings",
             f"tensor_parallel_size {parts} does not divide the {heads} attention heads; "
             f"use one of {fitting}",
-        )
-    if settings.expert_parallel and case.target.experts is None:
-        yield case.problem(
-            "settings",
-            f"enable_expert_parallel: {case.target.architecture} is dense; leave it out",
         )
 
 

@@ -66,7 +66,9 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         edges_s=exact_edges_s(source.envelope),
         load=point,
     )
-    name = site_name(resolved.engine, _target_model(run, resolved))
+    target = run.models.get("target")  # which every variant shares
+    model = resolved.variant.model_path if target is None else target.path
+    name = site_name(resolved.engine, model)
     monitoring = _monitoring(source, plan, name, options)
     site = Site(
         name=name,
@@ -77,16 +79,13 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         rule_groups=tuple(yaml.safe_load(monitoring[_RULES])["groups"]),
     )
     bundle = _bundle(run, point, plan, site, options.target)
-    own = {
-        SCRIPT: render_script(plan),
-        f"{SECRETS}.example": _env_example(plan),
-        RECORD: redact_json(json.dumps(encode(bundle), indent=1, ensure_ascii=False)) + "\n",
-    }
     files = {
         **render(options.target, plan, site),
         **monitoring,
         **source_files(source),
-        **own,
+        SCRIPT: render_script(plan),
+        f"{SECRETS}.example": _env_example(plan),
+        RECORD: redact_json(json.dumps(encode(bundle), indent=1, ensure_ascii=False)) + "\n",
     }
     written = {
         name: commented(text, bundle.limits) if name.endswith(_COMMENTED) else text
@@ -153,12 +152,6 @@ def _monitoring(
     if get_target(options.target).monitoring is not None:
         return files
     return {name: text for name, text in files.items() if name.startswith(_ON_KUBERNETES)}
-
-
-def _target_model(run: Run, resolved: ResolvedEngine) -> str:
-    """The run's target, which every variant shares."""
-    target = run.models.get("target")
-    return resolved.variant.model_path if target is None else target.path
 
 
 def _replicas(run: Run, variant: str) -> int:

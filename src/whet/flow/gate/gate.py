@@ -21,27 +21,25 @@ from whet.core.records.quality_checks import GateVerdict
 from whet.core.spec import EngineSpec, QualitySpec
 from whet.core.units import human_duration
 from whet.data import write_inputs
-from whet.flow.gate.baseline import (
+from whet.flow.gate.endpoints import (
     ARRAYS,
     BASELINE,
     HELDOUT,
     INPUTS,
     TASKS,
     TOKENIZER,
+    Candidate,
     Endpoint,
+    LiveEndpoint,
     SavedBaseline,
     copy_arrays,
-    read_baseline,
-    refuse_filled,
-    write_baseline,
-)
-from whet.flow.gate.endpoints import (
-    Candidate,
-    LiveEndpoint,
     find_candidate,
     find_tokenizer,
+    read_baseline,
+    refuse_filled,
     refuse_other_tokenizer,
     serve_candidate,
+    write_baseline,
 )
 from whet.flow.gate.options import QualityOptions
 from whet.quality import (

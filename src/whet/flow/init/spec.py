@@ -59,7 +59,6 @@ class _Choice:
     target: ModelFacts
     device: Device
     profile: LogProfile
-    answers: str
     concurrency: tuple[int, ...]
     tensor_parallel: int
     quality_tokens: int
@@ -102,7 +101,6 @@ def first_spec(options: InitOptions, file: Path) -> tuple[str, list[str]]:
             target=target,
             device=device,
             profile=profile,
-            answers=answers,
             concurrency=(),
             tensor_parallel=1,
             quality_tokens=quality_tokens,
@@ -179,7 +177,10 @@ def _data(choice: _Choice) -> dict[str, object]:
         "name": name_of(choice.model),
         "model": model,
         "hardware": _hardware(choice),
-        "traffic": {"log": relative(log.path, choice.folder), "answers": choice.answers},
+        "traffic": {
+            "log": relative(log.path, choice.folder),
+            "answers": "natural" if choice.profile.natural else "logged",
+        },
         "load": _load(choice),
         "engine": engine,
         "quality": quality,
@@ -215,9 +216,9 @@ def _current(choice: _Choice) -> dict[str, object]:
 def _notes(choice: _Choice) -> dict[str, str]:
     """Where a value of whet.yaml is from, and why a variant is worth a try."""
     rates, longest = choice.profile.rates, choice.profile.traffic.longest
-    logged = choice.answers == "logged"
+    natural = choice.profile.natural
     notes = {
-        "traffic.answers": "as long as in the log" if logged else "measured: the log has none",
+        "traffic.answers": "measured: the log has none" if natural else "as long as in the log",
         "load.concurrency": "in flight; the log has no times",
         "load.find": "each variant's highest rate, at the log's own gaps",
         "load.seconds": "of each trial",

@@ -6,10 +6,13 @@ import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
-from whet.core.errors import UsageError
+from whet.checkpoint.tokenizer import read_vocabulary
+from whet.core.errors import UsageError, WhetError
 from whet.core.flags import drop_kv_sizing
+from whet.core.load import workload_key
 from whet.core.protocols import Observer
 from whet.core.records.decision import (
     Decision,
@@ -21,6 +24,7 @@ from whet.core.records.decision import (
     UnlikeSpread,
 )
 from whet.core.records.evidence import VerdictSet
+from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.run import Run
 from whet.core.store import RunStore, write_atomic, write_json
 from whet.decision import DecisionInputs, TierInputs, decide
@@ -28,7 +32,6 @@ from whet.decision.choice import TierChoices
 from whet.decision.effects import lever_effects
 from whet.decision.eligible import EligibleCell, split_eligible
 from whet.deploy.render import write_deployment
-from whet.flow.run.conclude.degenerate import examine_all
 from whet.flow.run.conclude.faults import engine_faults, refuse_unlike, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.conclude.speculation_map import speculation_map
@@ -37,6 +40,7 @@ from whet.metrics.pooled import StartTable
 from whet.metrics.significance import looks_at
 from whet.metrics.spread import unlike_loads, unlike_variants
 from whet.predict.performance.bottleneck import with_bottleneck
+from whet.quality import TimedAnswer, examine_traffic
 
 _METRICS: Final = ("tps_mean", "ttft_p95_ms")
 
@@ -246,3 +250,51 @@ def _unlike(table: StartTable) -> tuple[UnlikeSpread, ...]:
     return tuple(
         UnlikeSpread(name=name, sd=sd, others=others) for name, (sd, others) in unlike.items()
     )
+
+
+def examine_all(run: Run) -> tuple[DegenerateTraffic, ...]:
+    """Search every timed answer of the run and store a record for each variant that has any.
+
+    All trials count, also interrupted ones. The A/A repeat has no record of its own. Raises
+    ``StorageError`` where a record cannot be read or written.
+    """
+    spec = run.require_spec()
+    measured = {trial.variant for trial in run.trials}
+    timed = {name: _timed(run, name) for name in run.engines if name in measured}
+    records = examine_traffic(timed, spec.baseline, ends=_ends(run))
+    if spec.is_private:
+        # The counts alone: answers to a user's own prompts are not shown.
+        records = tuple(
+            replace(each, examples=(), reason=each.reason and each.reason.split(";")[0])
+            for each in records
+        )
+    for record in records:
+        run.store.put("degenerate", record.variant, record)
+    return records
+
+
+def _timed(run: Run, name: str) -> Iterator[TimedAnswer]:
+    """The answers of a variant; failed requests are left out."""
+    for trial in run.trials:
+        if trial.variant != name:
+            continue
+        key = workload_key(trial.load, trial.trial)
+        sources = run.workloads[key].sources if key in run.workloads else ()
+        for event in trial.requests:
+            if event.error is None:
+                # Without sources, as in replays of a log, requests of one number are one prompt.
+                prompt = sources[event.index] if event.index < len(sources) else event.index
+                yield TimedAnswer(prompt=prompt, request=(key, event.index), text=event.text)
+
+
+def _ends(run: Run) -> tuple[str, ...]:
+    """The texts of the tokens that end an answer; empty where the tokenizer is gone."""
+    facts = run.models.get("target")
+    if facts is None:
+        return ()
+    try:
+        ids = read_vocabulary(Path(facts.path)).ids
+    except (WhetError, OSError):
+        # Then forced text is judged past its end too, on both sides alike.
+        return ()
+    return tuple(token for token, at in ids.items() if at in facts.tokenizer.eos_token_ids)
