@@ -19,11 +19,11 @@ from whet.core.records.plan import MemoryPlan
 from whet.core.spec import RecipeSpec
 from whet.core.units import GB, GIB
 from whet.predict.disk import bits_per_weight, predict_checkpoint
+from whet.predict.kv_blocks import growing_bytes, kinds_of
 from whet.predict.memory import (
     Demand,
     activation_bytes,
     graph_bytes,
-    kv_bytes_per_token,
     loaded_bytes,
     plan_memory,
 )
@@ -103,7 +103,7 @@ def test_kv_of_figures_that_are_often_copied_wrong(
 ) -> None:
     facts = model(kv_bytes_per_token=2 * layers * kv_heads * 128 * 2, kv_heads=kv_heads)
     settings = read_settings(variant(), target=facts, device=gpu())
-    total = kv_bytes_per_token(facts, settings) * context
+    total = growing_bytes(kinds_of(facts, settings)) * context
     assert total / GB == pytest.approx(gigabytes, abs=0.05)
 
 
@@ -113,13 +113,13 @@ def test_kv_heads_are_replicated_where_there_are_too_few(parallel: int, share: i
     settings = read_settings(
         variant(tensor_parallel_size=parallel), target=facts, device=gpu(count=16)
     )
-    assert kv_bytes_per_token(facts, settings) == 131_072 // share
+    assert growing_bytes(kinds_of(facts, settings)) == 131_072 // share
 
 
 def test_latent_kv_is_not_split() -> None:
     facts = model(mla=True, kv_bytes_per_token=70_272, kv_heads=128)
     settings = read_settings(variant(tensor_parallel_size=8), target=facts, device=gpu(count=8))
-    assert kv_bytes_per_token(facts, settings) == 70_272
+    assert growing_bytes(kinds_of(facts, settings)) == 70_272
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_a_pipeline_holds_a_share_of_the_layers_on_each_device() -> None:
     # Llama-2-7B: 13,476,831,232 bytes and 524,288 bytes of KV a token, over two stages.
     halves = read_settings(variant(pipeline_parallel_size=2), target=model(), device=gpu())
     assert loaded_bytes(model(), halves) == 6_738_415_616
-    assert kv_bytes_per_token(model(), halves) == 262_144
+    assert growing_bytes(kinds_of(model(), halves)) == 262_144
 
 
 def test_a_head_counts_with_what_it_stores(tmp_path: Path) -> None:

@@ -137,11 +137,6 @@ def graph_bytes(facts: ModelFacts, settings: Settings) -> int:
     return _GRAPH_COPIES * more * _layer_numbers(facts, settings) * 2
 
 
-def kv_bytes_per_token(facts: ModelFacts, settings: Settings) -> int:
-    """KV bytes a token and device of the layers that keep every token."""
-    return growing_bytes(kinds_of(facts, settings))
-
-
 def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
     """Weight bytes a device once loaded: 32-bit weights are cast to 16 unless float32 is set.
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -227,14 +227,11 @@ def ray_executor(address: str | None) -> Iterator[RayExecutor]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray has set its own
-    executor = RayExecutor(ray)
     try:
-        yield executor
+        with closing(RayExecutor(ray)) as executor:
+            yield executor
     finally:
-        try:
-            executor.close()
-        finally:
-            ray.shutdown()
+        ray.shutdown()
 
 
 def _knock(address: str) -> None:
