@@ -60,13 +60,13 @@ def examine(
         *(disk_problems(needs.disks) if disks else ()),
     )
     kv = _kv_problems(resolved, {problem.variant for problem in here})
-    return resolved, needs, (*here, *kv, *resolved.unsupported)
+    return resolved, needs, (*here, *kv)
 
 
 def _spec_errors(facts: Facts, resolved: Resolved) -> Iterator[Problem]:
     """Yield what no other machine solves."""
     _require_known_claims(facts, resolved)
-    yield from resolved.refused
+    yield from resolved.problems
     spec = facts.spec
     if spec.load.trace is None and spec.traffic is None:
         yield from _room_problems(facts)

@@ -19,12 +19,11 @@ from whet.levers import lever_args, lever_env, problems
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """The variants on a device: ``refused`` cannot be resolved, ``unsupported`` cannot run."""
+    """The variants on a device, without those that cannot be resolved; ``problems`` say why."""
 
     device: Device
     variants: tuple[ResolvedEngine, ...]
-    refused: tuple[Problem, ...]
-    unsupported: tuple[Problem, ...]
+    problems: tuple[Problem, ...]
 
     @property
     def as_set(self) -> list[Variant]:
@@ -41,7 +40,6 @@ def resolve(facts: Facts, root: Path, engines: Engines, device: Device) -> Resol
     spec = facts.spec
     resolved: list[ResolvedEngine] = []
     refused: list[Problem] = []
-    unsupported: list[Problem] = []
     for name, item in spec.variants.items():
         if (reason := facts.unreadable.get(item.weights)) is not None:
             refused.append(Problem(variant=name, kind="weights", message=reason))
@@ -60,16 +58,11 @@ def resolve(facts: Facts, root: Path, engines: Engines, device: Device) -> Resol
             continue
         resolved.append(made)
         refusal = engine.unsupported(made)
-        unsupported += (
+        refused += (
             Problem(variant=name, kind="unsupported", message=message)
             for message in (*problems(made.variant), *([refusal] if refusal else []))
         )
-    return Resolved(
-        device=device,
-        variants=tuple(resolved),
-        refused=tuple(refused),
-        unsupported=tuple(unsupported),
-    )
+    return Resolved(device=device, variants=tuple(resolved), problems=tuple(refused))
 
 
 def _variant(name: str, facts: Facts, root: Path) -> Variant:
