@@ -1,4 +1,4 @@
-"""One candidate: whether it fits, and the largest load at which it meets the objective."""
+"""One candidate: its layout, whether it fits, the largest load at which it meets the objective."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from whet.predict.settings import read_settings
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _ROUNDS: Final = 3
 _LEAST: Final = 48
-_WORD: Final = re.compile(r"(tp|dp|pp)?([1-9]\d{0,3})")
-_NAMES: Final = {"tp": "tensor", "dp": "data", "pp": "pipeline"}
-_FORM: Final = "give numbers of GPUs, or layouts such as tp8,tp2xdp4,dp8xep"
-_USUAL: Final = (1, 2, 4, 8)
-_BLOCK: Final = 128
+_DEGREE: Final = re.compile(r"(tp|dp|pp)?([1-9]\d{0,3})")
+_DEGREES: Final = {"tp": "tensor", "dp": "data", "pp": "pipeline"}
+_LAYOUTS: Final = "give numbers of GPUs, or layouts such as tp8,tp2xdp4,dp8xep"
+_USUAL_DEGREES: Final = (1, 2, 4, 8)
+_SCALE_BLOCK: Final = 128
 """Rows and columns of an FP8_BLOCK scale: vLLM refuses a cut within one."""
 
 
@@ -81,7 +81,7 @@ class Parallelism:
         """Whether heads, layers and groups of weights divide, and there are experts to share."""
         experts = stored.experts is not None
         cut = 1 if self.experts else self.tensor * (self.data if experts else 1)
-        block = _BLOCK if stored.stored.scheme == "FP8_BLOCK" else 1
+        block = _SCALE_BLOCK if stored.stored.scheme == "FP8_BLOCK" else 1
         group = stored.stored.group_size or block
         return (
             stored.heads % self.tensor == 0
@@ -101,10 +101,10 @@ def _layout(text: str, word: str) -> Parallelism:
     *parts, last = word.lower().split("x")
     experts = last == "ep" and bool(parts)
     for part in parts if experts else [*parts, last]:
-        match = _WORD.fullmatch(part)
-        name = _NAMES[(match[1] or "tp")] if match else ""
+        match = _DEGREE.fullmatch(part)
+        name = _DEGREES[(match[1] or "tp")] if match else ""
         if match is None or name in degrees:
-            raise UsageError(f"--parallel {text!r}: {part!r} is not understood", fix=_FORM)
+            raise UsageError(f"--parallel {text!r}: {part!r} is not understood", fix=_LAYOUTS)
         degrees[name] = int(match[2])
     return Parallelism(**degrees, experts=experts)
 
@@ -112,8 +112,8 @@ def _layout(text: str, word: str) -> Parallelism:
 def usual_layouts(devices: int | None) -> Iterator[Parallelism]:
     """Every layout of so many GPUs; without a number, tensor and expert parallelism of 1 to 8."""
     if devices is None:
-        yield from (Parallelism(tensor=count) for count in _USUAL)
-        for count in _USUAL[1:]:
+        yield from (Parallelism(tensor=count) for count in _USUAL_DEGREES)
+        for count in _USUAL_DEGREES[1:]:
             yield Parallelism(tensor=count, experts=True)
             yield Parallelism(data=count, experts=True)
         return

@@ -32,7 +32,8 @@ from whet.decision.choice import TierChoices
 from whet.decision.effects import lever_effects
 from whet.decision.eligible import EligibleCell, split_eligible
 from whet.deploy.render import write_deployment
-from whet.flow.run.conclude.faults import engine_faults, refuse_unlike, sampled_requests
+from whet.flow.run.conclude.comparable import refuse_unlike
+from whet.flow.run.conclude.faults import engine_faults, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.conclude.speculation_map import speculation_map
 from whet.levers import lever_diff
@@ -42,7 +43,7 @@ from whet.metrics.spread import unlike_loads, unlike_variants
 from whet.predict.performance.bottleneck import with_bottleneck
 from whet.quality import TimedAnswer, examine_traffic
 
-_METRICS: Final = ("tps_mean", "ttft_p95_ms")
+_SPREAD_METRICS: Final = ("tps_mean", "ttft_p95_ms")
 
 
 def conclude(store: RunStore, observer: Observer) -> Decision:
@@ -224,16 +225,19 @@ def _refused(run: Run) -> Iterator[Excluded]:
 
 def spreads_of(summary: RunSummary) -> Iterator[Spreads]:
     """Yield the spread of throughput and of TTFT p95, over all starts of a run."""
-    for metric in _METRICS:
+    for metric in _SPREAD_METRICS:
         table = summary.fresh.get(metric) or summary.tables[metric]
         pooled = table.spread.sd
         if pooled is not None:
             yield Spreads(
-                metric=metric, pooled=pooled, cells=tuple(_cells(table)), unlike=_unlike(table)
+                metric=metric,
+                pooled=pooled,
+                cells=tuple(_start_spreads(table)),
+                unlike=_unlike_spreads(table),
             )
 
 
-def _cells(table: StartTable) -> Iterator[StartSpread]:
+def _start_spreads(table: StartTable) -> Iterator[StartSpread]:
     places = {(name, block.load): 0 for block in table.pool for name in block.figures}
     for block in table.pool:
         for name, figures in block.figures.items():
@@ -244,7 +248,7 @@ def _cells(table: StartTable) -> Iterator[StartSpread]:
             yield StartSpread(variant=name, load=load, starts=starts, sd=own)
 
 
-def _unlike(table: StartTable) -> tuple[UnlikeSpread, ...]:
+def _unlike_spreads(table: StartTable) -> tuple[UnlikeSpread, ...]:
     unlike = unlike_variants(table.pool)
     unlike |= {load.words: sds for load, sds in unlike_loads(table.pool).items()}
     return tuple(
@@ -260,8 +264,8 @@ def examine_all(run: Run) -> tuple[DegenerateTraffic, ...]:
     """
     spec = run.require_spec()
     measured = {trial.variant for trial in run.trials}
-    timed = {name: _timed(run, name) for name in run.engines if name in measured}
-    records = examine_traffic(timed, spec.baseline, ends=_ends(run))
+    timed = {name: _timed_answers(run, name) for name in run.engines if name in measured}
+    records = examine_traffic(timed, spec.baseline, ends=_end_tokens(run))
     if spec.is_private:
         # The counts alone: answers to a user's own prompts are not shown.
         records = tuple(
@@ -273,7 +277,7 @@ def examine_all(run: Run) -> tuple[DegenerateTraffic, ...]:
     return records
 
 
-def _timed(run: Run, name: str) -> Iterator[TimedAnswer]:
+def _timed_answers(run: Run, name: str) -> Iterator[TimedAnswer]:
     """The answers of a variant; failed requests are left out."""
     for trial in run.trials:
         if trial.variant != name:
@@ -287,7 +291,7 @@ def _timed(run: Run, name: str) -> Iterator[TimedAnswer]:
                 yield TimedAnswer(prompt=prompt, request=(key, event.index), text=event.text)
 
 
-def _ends(run: Run) -> tuple[str, ...]:
+def _end_tokens(run: Run) -> tuple[str, ...]:
     """The texts of the tokens that end an answer; empty where the tokenizer is gone."""
     facts = run.models.get("target")
     if facts is None:
