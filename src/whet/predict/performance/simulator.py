@@ -82,9 +82,10 @@ class Timed:
 
 @dataclass(slots=True)
 class Simulated:
-    """Times of all requests, the steps and preemptions."""
+    """Times of all requests; the largest KV usage in tokens, the steps and preemptions."""
 
     requests: list[Timed]
+    peak_tokens: float = 0.0
     steps: int = 0
     preemptions: int = 0
     seconds: float = 0.0
@@ -305,6 +306,7 @@ class _Engine:
             if sequence.running:
                 self._count(sequence, -1)
                 self._end(sequence)
+        self.out.peak_tokens = max(self.out.peak_tokens, self._used())
 
     def _decode(self) -> None:
         """As many steps as there are until the next event."""
