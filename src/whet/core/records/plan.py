@@ -19,10 +19,8 @@ ProblemKind = Literal[
     "flags",
     "unsupported",
     "recipe",
-    "writer",
 ]
-"""``unsupported`` is what the installed engine refuses, ``recipe`` what cannot be quantized,
-``writer`` an environment that is missing to do it."""
+"""``unsupported`` is what the installed engine refuses, ``recipe`` what cannot be quantized."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
