@@ -47,9 +47,7 @@ def measure_variant_quality(
         tolerances=spec.objective.quality,
         arrays=store.path("top_logprobs"),
         checks=_checks(plan, store, resolved),
-        scoring_defect=profile.scoring.defect(
-            resolved.variant, store.get("facts", name, EngineFacts)
-        ),
+        scoring_defect=_scoring_defect(store, resolved),
         counter_names=profile.counters_of(resolved.variant),
         dialect=profile.scoring.dialect,
     )
@@ -105,6 +103,11 @@ def plain_of(variants: Iterable[ResolvedEngine], resolved: ResolvedEngine) -> Re
     """Return the first variant with the same weights and no speculation."""
     plain = (each for each in variants if each.variant.speculation is None)
     return next((each for each in plain if weights_key(each) == weights_key(resolved)), None)
+
+
+def _scoring_defect(store: RunStore, resolved: ResolvedEngine) -> str | None:
+    facts = store.get("facts", resolved.variant.name, EngineFacts)
+    return get_profile(resolved.engine).scoring.defect(resolved.variant, facts)
 
 
 def _other_kernels(first: ResolvedEngine, resolved: ResolvedEngine) -> bool:
