@@ -29,7 +29,7 @@ from benchmarks.fit import fit, predict_latencies
 from whet.core.records.codec import decode, encode
 from whet.core.run import Run
 from whet.predict.hardware import CUDA, known_name
-from whet.predict.performance import Coefficients, calibration_of
+from whet.predict.performance.coefficients import Coefficients, calibration_of
 from whet.predict.performance.observe import Observation, observation_of
 
 ROOT: Final = Path(__file__).parents[1]

@@ -13,9 +13,10 @@ from scipy.optimize import least_squares
 
 from whet.core.spec import SIXTEEN_BIT
 from whet.predict.hardware import Sheet
-from whet.predict.performance import StepModel, simulate
 from whet.predict.performance.coefficients import Coefficients
 from whet.predict.performance.observe import Latencies, Observation, mean_latencies
+from whet.predict.performance.simulator import simulate
+from whet.predict.performance.step import StepModel
 
 _Values = NDArray[np.float64]
 

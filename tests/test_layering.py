@@ -54,8 +54,9 @@ RUN: dict[str, set[str]] = {
     "export": set(),
     "progress": set(),
     "options": {"measure", "workers"},
-    "pipeline": {"plan", "situation", "check", "search", "measure", "conclude"},
-    "driver": {"plan", "options", "pipeline", "progress"},
+    "pipeline": {
+        *("plan", "situation", "check", "search", "measure", "conclude", "options", "progress"),
+    },
 }
 """What each part of `flow/run` may import of the others."""
 MEASURING = ("client", "load", "engines")

@@ -100,12 +100,3 @@ def test_a_log_that_is_too_small_for_two_parts_is_refused(whet: Whet, folder: Pa
     said = whet("check", *DEVICE).sentence(UsageError.exit_code)
     assert "the confirmation part of" in said
     assert "give a log of 80 requests or more" in said
-
-
-def test_requests_that_a_trial_sends_again_are_a_doubt(whet: Whet, folder: Path) -> None:
-    write_log_spec(folder, load={"concurrency": [1, 32]})
-    said = whet("check", *DEVICE)
-    assert said.code == 0, said.err
-    line = " ".join(said.err.split())
-    assert "the largest trial sends 320 requests and the confirmation part of log.jsonl has" in line
-    assert "give a log of 1,600 requests or more, or lower load.requests_per_slot" in line

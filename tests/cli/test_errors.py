@@ -86,20 +86,6 @@ def test_a_negative_batch_size_in_the_spec(whet: Whet, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("sizes", "told"),
-    [
-        ("1,-2", "load.concurrency.1: Input should be greater than or equal to 1 (got -2)"),
-        ("1,x", "--concurrency '1,x': whole numbers are needed, such as 1,4,8"),
-        ("", "--concurrency '': whole numbers are needed, such as 1,4,8"),
-    ],
-)
-def test_a_wrong_batch_size_in_the_flag(whet: Whet, tmp_path: Path, sizes: str, told: str) -> None:
-    write_spec(tmp_path)
-    assert whet("run", "--concurrency", sizes).sentence(USAGE) == told
-    assert not (tmp_path / "runs").exists()
-
-
 def test_an_unknown_engine(whet: Whet, pair: Path) -> None:
     write_spec(pair, engine={"name": "vlm"})
     said = whet("check").sentence(USAGE)
@@ -115,8 +101,9 @@ def test_an_unknown_engine(whet: Whet, pair: Path) -> None:
     ("words", "told"),
     [
         (["sharpen"], 'Unknown command "sharpen"'),
-        (["run", "--concurency", "1"], "--concurrency"),
-        (["run", "--batch-sizes", "1"], "is --concurrency now"),
+        (["run", "--resum"], "--resume"),
+        (["run", "--concurrency", "1,8"], "is --set load.concurrency=[1,8] now"),
+        (["run", "--batch-sizes", "1"], "is --set load.concurrency=[1,8] now"),
         (["quantize", "a", "b", "--samples", "many"], "Invalid value for --samples"),
         (["report"], "requires an argument"),
     ],

@@ -204,7 +204,7 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
                 *["--gpus", "A10G", "--parallel", "1", "--weights", "16bit"],
             ],
             INFEASIBLE,
-            "the model fits none of these GPUs; A10G with 16bit comes nearest",
+            "the model fits none of these GPUs: add --parallel",
         ),
     ],
 )

@@ -84,6 +84,12 @@ def test_a_service_of_a_file_is_the_command(
     assert "HF_TOKEN" in read.left_out
 
 
+def test_what_is_quoted_is_no_comment_and_no_redirection() -> None:
+    own = """--chat-template 'a # b > c' --served-model-name "x # \\" > y" # 'z > /dev/null"""
+    serve = read_current(f"{PLAIN} {own}").serve
+    assert serve.args == {**ARGS, "chat_template": "a # b > c"}
+
+
 def test_what_whet_sets_itself_and_secrets_are_named_and_left_out() -> None:
     read = read_current(
         "HF_TOKEN=hf_secret12345 VLLM_ATTENTION_BACKEND=X CUDA_VISIBLE_DEVICES=0 vllm serve o/m "

@@ -12,8 +12,8 @@ from tests.records import model
 from whet.core.records.engine import Variant
 from whet.core.records.model import KvLayers, ModelFacts, StateLayers
 from whet.core.records.plan import MemoryPlan
-from whet.predict import Demand, plan_memory
 from whet.predict.kv_blocks import Kind, kinds_of, share_pool
+from whet.predict.memory import Demand, plan_memory
 from whet.predict.settings import read_settings
 
 IN_FLIGHT = 16_384

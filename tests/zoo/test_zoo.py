@@ -11,7 +11,7 @@ from tests.zoo.models import names, write_model
 from tests.zoo.truth import TRUTH, Truth
 from whet.checkpoint import read_facts
 from whet.core.records.model import ModelFacts
-from whet.predict import Demand, plan_memory
+from whet.predict.memory import Demand, plan_memory
 
 TOKENS = 32_768
 CARD = gpu(4000, name="H100, if there were one of 4 TB")

@@ -60,8 +60,9 @@ _COMMANDS: Final = {
 }
 _REMOVED: Final = {
     **{
-        f"{command} --batch-sizes": f"whet {command} --batch-sizes is --concurrency now"
-        for command in ("run", "check", "plan")
+        f"{command} {old}": f"whet {command} {old} is --set load.concurrency=[1,8] now"
+        for command in ("run", "check")
+        for old in ("--batch-sizes", "--concurrency")
     },
     "demo testbed": "whet demo testbed is now lab's, in a clone of whet: "
     "python -m lab.testbed 7b OUT, with the same options",

@@ -20,7 +20,7 @@ from whet.report.run.quality import quality_nodes, task_table
 from whet.report.writers.console import print_sections
 
 if TYPE_CHECKING:
-    from whet.flow.gate.baseline import Endpoint
+    from whet.flow.gate.endpoints import Endpoint
     from whet.flow.gate.gate import GateResult
 
 _EXAMPLES: Final = 3

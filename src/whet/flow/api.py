@@ -30,7 +30,7 @@ def run(
     ``run(...).decision`` is the decision, ``.cells`` are the measured cells. No report is written
     (``whet.report.run.files.write_reports``). Raises any branch of ``WhetError``.
     """
-    from whet.flow.run.driver import execute, read_run
+    from whet.flow.run.pipeline import execute, read_run
 
     spec, root, source = read_run(Path(spec_file), change, options)
     execute(spec, root, source=source, options=options, observer=observer or Silent())

@@ -54,7 +54,15 @@ class Examination:
             "python": self.python,
             "engine": None if self.installed is None else asdict(self.installed),
             "trouble": self.problem,
-            "levers": [_lever_document(item) for item in self.levers],
+            "levers": [
+                {
+                    "lever": item.lever,
+                    "status": item.status,
+                    "why": None if item.row is None else item.row.says,
+                    "basis": None if item.row is None else item.row.basis,
+                }
+                for item in self.levers
+            ],
             "table": [asdict(row) for row in self.rows],
         }
 
@@ -92,12 +100,3 @@ def _problem(
     if installed is None:
         return profile.installation.missing(python)
     return profile.installation.problem(installed, gpu=gpu)
-
-
-def _lever_document(item: LeverStatus) -> dict[str, Any]:
-    return {
-        "lever": item.lever,
-        "status": item.status,
-        "why": None if item.row is None else item.row.says,
-        "basis": None if item.row is None else item.row.basis,
-    }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from whet.client import Endpoint, HttpError, get_text
@@ -45,3 +47,10 @@ def model_entry(url: str, model: str | None, flag: str = "--model") -> dict[str,
         if item["id"] == model:
             return item
     raise UsageError(f"the server has no model {model!r}", fix=f"{flag} takes one of {names}")
+
+
+def tokenizer_here(entry: Mapping[str, Any]) -> Path | None:
+    """The folder of the model that an entry states, if it is on this machine."""
+    root = entry.get("root")
+    here = isinstance(root, str) and (Path(root) / "tokenizer.json").is_file()
+    return Path(str(root)) if here else None

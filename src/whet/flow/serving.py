@@ -15,23 +15,15 @@ from whet.engines import get_engine, get_profile
 from whet.load import TrialPlan, run_trial
 
 
-class CannotServe(EngineStartError):
-    """No engine here can serve the checkpoint; the message has the reason."""
-
-
 def plain_variant(
     path: Path,
     spec: EngineSpec,
     *,
     max_model_len: int,
     scheme: str = SIXTEEN_BIT,
-    eager: bool = True,
 ) -> Variant:
-    """Return the checkpoint without a lever; the spec's own arguments replace the defaults.
-
-    ``eager`` starts sooner; without it the engine runs as it would in use.
-    """
-    args = get_profile(spec.name).trial_args(find_device().kind, eager=eager)
+    """Return the checkpoint without a lever; the spec's own arguments replace the defaults."""
+    args = get_profile(spec.name).trial_args(find_device().kind, eager=True)
     return Variant(
         name=path.name,
         weights=SIXTEEN_BIT,
@@ -46,14 +38,17 @@ def plain_variant(
 
 
 def resolve_alone(variant: Variant, spec: EngineSpec) -> tuple[Engine, ResolvedEngine]:
-    """Return the engine and its settings; ``CannotServe`` where it is missing or refuses them."""
+    """Return the engine and its settings; ``EngineStartError`` where it cannot serve it."""
     engine = get_engine(spec.name)
     try:
         resolved = engine.resolve(variant, spec)
+        if (reason := engine.unsupported(resolved)) is not None:
+            raise EngineStartError(reason)
     except EngineStartError as error:
-        raise CannotServe(str(error)) from error
-    if (reason := engine.unsupported(resolved)) is not None:
-        raise CannotServe(reason)
+        raise EngineStartError(
+            f"{variant.model_path} cannot be served here: {error}",
+            fix="or give a running server's URL",
+        ) from error
     return engine, resolved
 
 

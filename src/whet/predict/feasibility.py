@@ -16,9 +16,8 @@ from whet.core.records.engine import UNQUANTIZED, Variant
 from whet.core.records.model import ModelFacts
 from whet.core.records.plan import MemoryPlan, Problem, ProblemKind
 from whet.core.spec import SIXTEEN_BIT, Spec, WorkloadSpec
-from whet.predict.disk import DiskUse, disk_uses
+from whet.predict.disk import DiskUse, disk_uses, predict_checkpoint
 from whet.predict.memory import Demand, plan_memory
-from whet.predict.predict import predict_checkpoint
 from whet.predict.settings import Settings, read_settings
 
 _SIZES: Final = ("layers", "hidden_size", "heads", "kv_heads", "head_dim")
@@ -100,7 +99,7 @@ def assess_variants(
         )
         problems += _same_model(case, target)
         problems += _problems(case, memory[variant.name])
-    disks = disk_uses(variants, target=target, spec=spec, downloads=downloads)
+    disks = disk_uses(variants, target, spec, downloads or {})
     return Feasibility(problems=tuple(problems), memory=memory, disks=disks)
 
 
@@ -204,15 +203,10 @@ def _problems(case: _Case, memory: MemoryPlan) -> Iterator[Problem]:
     yield from lengths
     # An external server has a device of its own; a wrong length is already reported.
     if case.spec.engine_of(case.variant.name).url is None and not lengths:
-        yield from _room(case, memory)
-
-
-def _room(case: _Case, memory: MemoryPlan) -> Iterator[Problem]:
-    short = tuple(_devices(case))
-    if short:
+        short = tuple(_devices(case))
         yield from short
-    elif memory.reason is not None:
-        yield case.problem("memory", memory.reason)
+        if not short and memory.reason is not None:
+            yield case.problem("memory", memory.reason)
 
 
 def _devices(case: _Case) -> Iterator[Problem]:
@@ -244,13 +238,6 @@ def _scheduler(case: _Case) -> Iterator[Problem]:
             f"max_num_batched_tokens {settings.batched_tokens} is below max_num_seqs "
             f"{settings.max_seqs}; set it to at least {settings.max_seqs}, or lower max_num_seqs",
         )
-    if not settings.chunked_prefill and settings.batched_tokens < settings.max_model_len:
-        yield case.problem(
-            "settings",
-            f"max_num_batched_tokens {settings.batched_tokens} is below max_model_len "
-            f"{settings.max_model_len}, and without chunked prefill a prompt must fit one step; "
-            f"set it to at least {settings.max_model_len}, or leave enable_chunked_prefill on",
-        )
     parts, heads = settings.tensor_parallel, case.target.heads
     if heads % parts:
         fitting = ", ".join(str(each) for each in range(1, heads + 1) if heads % each == 0)
@@ -258,11 +245,6 @@ def _scheduler(case: _Case) -> Iterator[Problem]:
             "settings",
             f"tensor_parallel_size {parts} does not divide the {heads} attention heads; "
             f"use one of {fitting}",
-        )
-    if settings.expert_parallel and case.target.experts is None:
-        yield case.problem(
-            "settings",
-            f"enable_expert_parallel: {case.target.architecture} is dense; leave it out",
         )
 
 

@@ -54,27 +54,14 @@ class Sheet:
 class Gpu:
     """A GPU's memory as nvidia-smi reports it (MiB), data sheet and price.
 
-    Dense TFLOP/s at 16 and at 8 bits (FP8 or INT8), TB/s of memory, GB/s to another GPU in one
-    direction (NVLink, else PCIe), US$ an hour on demand in November 2026.
+    The table has dense TFLOP/s at 16 and at 8 bits (FP8 or INT8), TB/s of memory, GB/s to another
+    GPU in one direction (NVLink, else PCIe), US$ an hour on demand in November 2026.
     """
 
     memory_mib: int
     capability: tuple[int, int]
-    bandwidth_tb: float
-    tflops_16: float
-    tflops_8: float
-    link_gb: float
+    sheet: Sheet
     price: float
-
-    @property
-    def sheet(self) -> Sheet:
-        """In bytes and operations a second."""
-        return Sheet(
-            bandwidth=self.bandwidth_tb * 1e12,
-            flops_16=self.tflops_16 * 1e12,
-            flops_8=self.tflops_8 * 1e12,
-            link=self.link_gb * 1e9,
-        )
 
 
 _NOMINAL: Final = Sheet(bandwidth=2e11, flops_16=5e12, flops_8=1e13)
@@ -106,10 +93,13 @@ CUDA: Final[Mapping[str, Gpu]] = {
     row["name"]: Gpu(
         memory_mib=int(row["memory_mib"]),
         capability=(int(row["capability"][:-2]), int(row["capability"][-1])),
-        **{
-            name: float(row[name])
-            for name in ("bandwidth_tb", "tflops_16", "tflops_8", "link_gb", "price")
-        },
+        sheet=Sheet(
+            bandwidth=float(row["bandwidth_tb"]) * 1e12,
+            flops_16=float(row["tflops_16"]) * 1e12,
+            flops_8=float(row["tflops_8"]) * 1e12,
+            link=float(row["link_gb"]) * 1e9,
+        ),
+        price=float(row["price"]),
     )
     for row in gpu_rows()
 }

@@ -28,7 +28,6 @@ _GRAPH_COPIES: Final = 20
 """Of a layer's tensors at 16 bits, what graphs keep for each token beyond 512 of the longest: with
 it the estimate is within 5% of 33 configurations of a 7B shape on an H100 (vLLM 0.26)."""
 _CPU_RUNTIME_BYTES: Final = 2 * GIB  # two Python processes with torch, compiled kernels
-_MAX_UTILIZATION: Final = 0.98
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,18 +102,16 @@ def plan_memory(
         fit_batch_size=settings.data_parallel
         * max((blocks - needs.prefill) // needs.request_blocks, 0)
         or None,
-        fit_utilization=_fit_utilization(settings, sizes, needed_bytes, device),
-        fit_kv_bytes=_fit_kv(sizes, needed_bytes, device),
         reason=reason,
         kv_request_bytes=(needs.request_blocks + needs.prefill) * sizes.kv.block_bytes,
     )
-    short = reason is None and not plan.fits
-    if not short:
+    if reason is not None or plan.fits:
         return plan
     many = f"batch {demand.max_batch} of {needs.request} tokens each"
     if settings.data_parallel > 1:
         many += f", divided among {settings.data_parallel} engines"
-    return replace(plan, reason=_too_few_tokens(plan, many, demand))
+    setting = CPU_KV_ENV if device.kind == "cpu" else "gpu_memory_utilization"
+    return replace(plan, reason=_too_few_tokens(plan, many, demand, setting))
 
 
 def activation_bytes(facts: ModelFacts, settings: Settings) -> int:
@@ -138,11 +135,6 @@ def graph_bytes(facts: ModelFacts, settings: Settings) -> int:
     """What CUDA graphs of more than 512 tokens keep."""
     more = max(settings.graph_tokens - LARGEST_GRAPH, 0)
     return _GRAPH_COPIES * more * _layer_numbers(facts, settings) * 2
-
-
-def kv_bytes_per_token(facts: ModelFacts, settings: Settings) -> int:
-    """KV bytes a token and device of the layers that keep every token."""
-    return growing_bytes(kinds_of(facts, settings))
 
 
 def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
@@ -259,60 +251,34 @@ def _reason(
         )
     if sizes.free is not None and sizes.limit > sizes.free:
         most = math.floor(100 * sizes.free / device.memory_bytes) / 100
-        fit = _fit_utilization(settings, sizes, needed, device)
-        fix = f"set gpu_memory_utilization to {most}" if fit else "end what else uses the memory"
         return (
             f"gpu_memory_utilization {settings.utilization:g} asks for {human_bytes(sizes.limit)}, "
-            f"but only {human_bytes(sizes.free)} are free; {fix}"
+            f"but only {human_bytes(sizes.free)} are free; set it to {most}, or end what else uses "
+            "the memory"
         )
     if sizes.fixed + pool > sizes.limit:
-        fit_kv = _fit_kv(sizes, needed, device)
-        least = human_bytes(sizes.limit - sizes.fixed) if fit_kv is None else human_bytes(fit_kv)
+        setting = CPU_KV_ENV if device.kind == "cpu" else "kv_cache_memory_bytes"
+        room = human_bytes(sizes.limit - sizes.fixed)
         return (
             f"a KV pool of {human_bytes(pool)} beside {human_bytes(sizes.fixed)} of weights and "
             f"working memory is more than the {human_bytes(sizes.limit)} that are free; "
-            f"set {_pool_setting(device)} to {least}"
+            f"set {setting} to at most {room}"
         )
     return None
 
 
-def _too_few_tokens(plan: MemoryPlan, many: str, demand: Demand) -> str:
+def _too_few_tokens(plan: MemoryPlan, many: str, demand: Demand, setting: str) -> str:
     """Which demand the KV pool does not meet, and each setting that would fix it."""
     fixes = []
     if (plan.fit_max_model_len or 0) < plan.max_model_len:
         fixes.append(f"set max_model_len to at most {plan.fit_max_model_len or 0}")
     if plan.fit_batch_size and plan.fit_batch_size < demand.max_batch:
         fixes.append(f"keep concurrencies to at most {plan.fit_batch_size}")
-    if plan.fit_utilization is not None:
-        fixes.append(f"set gpu_memory_utilization to at least {plan.fit_utilization}")
-    elif plan.fit_kv_bytes is not None:
-        fixes.append(f"give the KV cache {human_bytes(plan.fit_kv_bytes)} ({CPU_KV_ENV} on a CPU)")
+    fixes.append(f"give the KV cache more memory ({setting})")
     return (
         f"{plan.kv_tokens} tokens of KV cache fit, but {plan.tokens_needed} are needed ({many}; "
         f"max_model_len {plan.max_model_len}); " + ", or ".join(fixes)
     )
-
-
-def _fit_utilization(
-    settings: Settings, sizes: _Sizes, needed: int, device: Device
-) -> float | None:
-    """The smallest utilization with enough room, in hundredths; None where none is enough."""
-    if settings.kv_pool_bytes is not None or device.kind == "cpu":
-        return None
-    least = math.ceil(100 * (sizes.fixed + needed) / device.memory_bytes) / 100
-    free = device.memory_bytes if sizes.free is None else sizes.free
-    return least if least <= _MAX_UTILIZATION and least * device.memory_bytes <= free else None
-
-
-def _fit_kv(sizes: _Sizes, needed: int, device: Device) -> int | None:
-    """The smallest pool, in whole GiB, that holds what is needed; None if nothing fits."""
-    whole = device.memory_bytes if sizes.free is None else sizes.free
-    least = math.ceil(needed / GIB) * GIB
-    return least if sizes.fixed + least <= whole else None
-
-
-def _pool_setting(device: Device) -> str:
-    return CPU_KV_ENV if device.kind == "cpu" else "kv_cache_memory_bytes"
 
 
 def _round_up(tokens: int, block: int) -> int:

@@ -49,7 +49,6 @@ class Settings:
     data_parallel: int = 1
     expert_parallel: bool = False
     elsewhere: bool = False
-    chunked_prefill: bool = True
     seqs_set: bool = False
     graph_tokens: int = LARGEST_GRAPH
     in_flight: int = 1
@@ -83,7 +82,6 @@ def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Se
         data_parallel=int(_number(args, "data_parallel_size_local", replicas)),
         expert_parallel=args.get("enable_expert_parallel") is True,
         elsewhere=_elsewhere(args),
-        chunked_prefill=args.get("enable_chunked_prefill") is not False,
         seqs_set="max_num_seqs" in args,
         graph_tokens=_graph_tokens(args),
         in_flight=batched * (2 if ahead else 1),

@@ -110,7 +110,7 @@ def test_an_attached_server_has_no_command_to_deploy(root: Path, tmp_path: Path)
     path = root / "variants" / "draft+cache.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"url": "http://elsewhere:8000"}))
-    why = r"did not start .http://elsewhere:8000.*measure a variant"
+    why = r"did not start .http://elsewhere:8000.*that whet starts"
     with pytest.raises(UsageError, match=why):
         deploy(Run.read(root), options(tmp_path))
 

@@ -22,7 +22,7 @@ from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare
-from whet.flow.run.conclude.degenerate import examine_all
+from whet.flow.run.conclude.conclude import examine_all
 from whet.flow.run.plan import Recorder
 
 MARKS = "!" * 64

@@ -183,7 +183,7 @@ def test_three_requests_are_too_few(bench: Bench, tmp_path: Path) -> None:
 
 def test_requests_of_one_conversation_need_others_not_more(bench: Bench, tmp_path: Path) -> None:
     lines = [{**line, "session_id": "one"} for line in chats(60)]
-    with pytest.raises(UsageError, match="its 60 requests are of 1 conversation or repeated prom"):
+    with pytest.raises(UsageError, match="in many conversations, which no two parts share"):
         story(bench, traffic_spec(tmp_path, write_log(tmp_path, lines)), tmp_path / "run")
 
 

@@ -17,8 +17,8 @@ from whet.core.protocols import Silent
 from whet.core.records.search import Tried
 from whet.core.records.summary import CellSummary
 from whet.core.store import RunStore
-from whet.flow.run.driver import execute, read_run
 from whet.flow.run.options import RunOptions, SpecOptions
+from whet.flow.run.pipeline import execute, read_run
 from whet.flow.run.progress import ProgressLog
 
 

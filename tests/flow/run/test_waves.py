@@ -23,8 +23,8 @@ from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare
-from whet.flow.run.measure.rounds import Executor, LocalExecutor, Measurer, Rounds
-from whet.flow.run.plan import RATE_SEARCH, Engines, Plan, Recorder, Wave, cells_of
+from whet.flow.run.measure.rounds import Executor, Measurer, Rounds
+from whet.flow.run.plan import Engines, Plan, Recorder, Wave, cells_of
 from whet.flow.run.search.grid import Waves
 from whet.load import TrialInterrupted, TrialPlan
 from whet.quality import Measured, QualityPlan
@@ -119,7 +119,7 @@ def searching(
     with RunStore.open(folder / "run", resume=resume) as store:
         record = recorder(store, desk.ear)
         plan = prepare(spec, record, desk.crowd, skip_infeasible=False)
-        executor = executor or LocalExecutor()
+        executor = executor or Executor()
         measurer = Measurer(recorder=record, engines=desk.crowd, executor=executor)
         with measurer.open_waves() as waves:
             yield Search(plan=plan, store=store, waves=waves)
@@ -355,16 +355,16 @@ def test_each_variant_has_the_points_of_the_log(desk: Stage, tmp_path: Path) -> 
 
 
 @dataclass
-class Elsewhere(LocalExecutor):
+class Elsewhere(Executor):
     """Other devices, which this process stands in for; ``calls`` are the sessions of each."""
 
     is_local = False
-    calls: list[list[tuple[tuple[str, ...], bool, str]]] = field(default_factory=list)
+    calls: list[list[tuple[tuple[str, ...], bool, bool]]] = field(default_factory=list)
 
     def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
         sessions = [each for part in rounds for each in part]
         assert all(len(part) == 1 for part in rounds), "each has a device of its own"
-        self.calls.append([(each.name, each.quality, each.title) for each in sessions])
+        self.calls.append([(each.name, each.quality, each.search) for each in sessions])
         super().measure(plan, recorder, engines, rounds)
 
 
@@ -380,8 +380,8 @@ def test_on_other_devices_a_wave_is_a_round_of_sessions_side_by_side(
         assert Run(search.store).quality.keys() == {"fp16", "b", "c"}
         search.wave("b")
     assert away.calls == [
-        [("fp16", True, "")],  # its answers are what the others are compared with
-        [("b", True, ""), ("c", True, "")],  # each is asked on the start that is measured
+        [("fp16", True, False)],  # its answers are what the others are compared with
+        [("b", True, False), ("c", True, False)],  # each is asked on the start that is measured
     ]
     assert len(desk.ear.cells) == 6  # type: ignore[attr-defined]
 
@@ -396,7 +396,7 @@ def test_on_other_devices_rates_are_searched_first(
         search.wave("fp16", "b")
         points = Run(search.store).points_of("b")
         assert {c.load for c in Run(search.store).cells if c.variant == "b"} == set(points) != set()
-    assert [title for _, _, title in away.calls[0]] == [RATE_SEARCH] * 2
+    assert [search for _, _, search in away.calls[0]] == [True] * 2
 
 
 def test_a_listed_run_says_each_cell_when_it_is_measured_and_none_for_its_confirmation(

@@ -19,7 +19,7 @@ from whet.core.load import Load
 from whet.core.run import Run
 from whet.demo.bundled import RECORDED
 from whet.predict.hardware import CUDA
-from whet.predict.performance import calibration_of
+from whet.predict.performance.coefficients import calibration_of
 from whet.predict.performance.observe import Observation, timed_requests
 
 

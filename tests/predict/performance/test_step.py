@@ -12,8 +12,9 @@ from tests.predict.builders import gpu, variant
 from tests.predict.performance.builders import SHEET, WORK, step_model
 from tests.records import model
 from whet.predict.hardware import CUDA
-from whet.predict.performance import Work, calibration_of, work_of
+from whet.predict.performance.coefficients import calibration_of
 from whet.predict.performance.step import Draft, StepModel
+from whet.predict.performance.work import Work, work_of
 from whet.predict.settings import read_settings
 
 

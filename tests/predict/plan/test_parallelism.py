@@ -10,7 +10,7 @@ import pytest
 from tests.records import model
 from whet.core.errors import UsageError
 from whet.core.records.model import ModelFacts
-from whet.predict.plan.parallelism import Parallelism, parse_parallel, usual_layouts
+from whet.predict.plan.evaluate import Parallelism, parse_parallel, usual_layouts
 
 
 def stored(scheme: str = "16bit", group: int | None = None, **shape: Any) -> ModelFacts:

@@ -8,8 +8,7 @@ from tests.predict.builders import variant
 from tests.records import model
 from whet.predict.performance.simulator import Request
 from whet.predict.plan import evaluate as module
-from whet.predict.plan.evaluate import Candidate, evaluate
-from whet.predict.plan.parallelism import Parallelism
+from whet.predict.plan.evaluate import Candidate, Parallelism, evaluate
 from whet.predict.plan.traffic import PlannedTraffic
 
 

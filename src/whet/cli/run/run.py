@@ -9,7 +9,6 @@ from whet.cli.run.output import write_and_print_report
 from whet.core.records.decision import Decision
 from whet.core.spec import Spec
 from whet.core.store import RunStore
-from whet.flow.run import driver
 from whet.flow.run.options import RunOptions, SpecOptions
 
 
@@ -25,7 +24,9 @@ def run(
 
     Exit code 0 with a recommendation, 9 if nothing meets the objective.
     """
-    spec, root, source = driver.read_run(spec_file, change, options)
+    from whet.flow.run.pipeline import read_run
+
+    spec, root, source = read_run(spec_file, change, options)
     execute(spec, root, options=options, output=output, source=source)
 
 
@@ -36,10 +37,13 @@ def execute(
 
     ``source`` is stored as the run's spec.yaml.
     """
+    from whet.flow.run import pipeline
 
     def report(store: RunStore, decision: Decision | None) -> None:
         shown = None if decision is None else output
         write_and_print_report(store, shown, decision=decision)
 
     with output.observer() as observer:
-        driver.execute(spec, root, source=source, options=options, observer=observer, report=report)
+        pipeline.execute(
+            spec, root, source=source, options=options, observer=observer, report=report
+        )

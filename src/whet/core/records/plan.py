@@ -19,10 +19,8 @@ ProblemKind = Literal[
     "flags",
     "unsupported",
     "recipe",
-    "writer",
 ]
-"""``unsupported`` is what the installed engine refuses, ``recipe`` what cannot be quantized,
-``writer`` an environment that is missing to do it."""
+"""``unsupported`` is what the installed engine refuses, ``recipe`` what cannot be quantized."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,8 +50,6 @@ class MemoryPlan:
     fits: bool
     fit_max_model_len: int | None
     fit_batch_size: int | None
-    fit_utilization: float | None
-    fit_kv_bytes: int | None
     reason: str | None
     kv_request_bytes: int = 0
 

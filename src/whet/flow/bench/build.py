@@ -12,6 +12,7 @@ from typing import Any, Final
 from whet.client.endpoint import HEADERS_VARIABLE, INSECURE_VARIABLE, KEY_VARIABLE
 from whet.core.bench_options import (
     Form,
+    LoadOptions,
     PromptOptions,
     SamplingOptions,
     ServerOptions,
@@ -76,17 +77,15 @@ def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
     _refuse_misfits(given, kind)
     prompts, load, server = options.prompts, options.load, options.server
     source = _source(options, given)
-    speed = _trace_speed(source_options)
-    arrivals = Arrivals(speed=speed) if speed else None
-    if load.request_rate is not None:
-        arrivals = Arrivals(rate_rps=load.request_rate, burstiness=load.burstiness)
+    count = len(source.rows) if isinstance(source, Trace) else load.num_prompts or _USUAL_REQUESTS
+    arrivals = _arrivals(load, source_options)
     if url is None:
         raise UsageError("the server's address is missing", fix="give its URL")
     split_server_url(url, "URL")
     set_environment(server)
     return BenchRequest(
         url=url,
-        requests=_count(options, source),
+        requests=count,
         form=_form(server),
         server=server,
         load=load,
@@ -107,15 +106,15 @@ def set_environment(server: ServerOptions) -> None:
     if server.header:
         headers = key_values(server.header, "--header")
         remember_secrets(
-            {f"{name}_KEY": value for name, value in headers.items() if _is_secret(name)}
+            {
+                f"{name}_KEY": value
+                for name, value in headers.items()
+                if is_secret_name(name) or name.lower() in ("authorization", "cookie")
+            }
         )
         os.environ[HEADERS_VARIABLE] = json.dumps(headers)
     if server.insecure:
         os.environ[INSECURE_VARIABLE] = "1"
-
-
-def _is_secret(header: str) -> bool:
-    return is_secret_name(header) or header.lower() in ("authorization", "cookie")
 
 
 def read_objectives(
@@ -137,14 +136,11 @@ def key_values(texts: Sequence[str], flag: str) -> dict[str, str]:
 
 def _kind(source: SourceOptions) -> str:
     """The option that chooses the traffic; ``UsageError`` for two of them."""
-    files = {
-        _DATASET: source.dataset_path,
-        _TRACE: source.trace,
-    }
-    chosen = [flag for flag, value in files.items() if value is not None]
-    if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} are different traffic", fix="give one of them")
-    return chosen[0] if chosen else _SYNTHETIC
+    if source.dataset_path is not None and source.trace is not None:
+        raise UsageError(f"{_DATASET} and {_TRACE} are different traffic", fix="give one of them")
+    if source.dataset_path is not None:
+        return _DATASET
+    return _SYNTHETIC if source.trace is None else _TRACE
 
 
 def _refuse_misfits(given: frozenset[str], kind: str) -> None:
@@ -183,21 +179,14 @@ def _form(server: ServerOptions) -> Form:
 
 def _source(options: BenchOptions, given: frozenset[str]) -> Source | None:
     """The source of the traffic, a trace already read; None for synthetic prompts."""
-    source = options.source
-    _check_dataset_name(source)
-    if source.dataset_path is not None:
-        return DatasetFile(path=source.dataset_path, sharegpt=source.dataset_name == "sharegpt")
-    if source.trace is not None:
-        return _trace(options, given, source.trace)
-    return None
-
-
-def _check_dataset_name(source: SourceOptions) -> None:
-    name = source.dataset_name
+    source, name = options.source, options.source.dataset_name
     if name == "random" and source.dataset_path is not None:
         raise UsageError("--dataset-name random reads no file", fix="leave out --dataset-path")
     if name not in (None, "random") and source.dataset_path is None:
         raise UsageError(f"--dataset-name {name} needs its file", fix="give --dataset-path")
+    if source.dataset_path is not None:
+        return DatasetFile(path=source.dataset_path, sharegpt=name == "sharegpt")
+    return None if source.trace is None else _trace(options, given, source.trace)
 
 
 def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace:
@@ -217,13 +206,6 @@ def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace:
     return trace
 
 
-def _count(options: BenchOptions, source: Source | None) -> int:
-    """How many requests a run has."""
-    if isinstance(source, Trace):
-        return len(source.rows)
-    return options.load.num_prompts or _USUAL_REQUESTS
-
-
 def _lengths(tokens: int | None, default: Lengths, ratio: float) -> Lengths | None:
     """``tokens`` ± ``ratio`` of them; None where neither was given."""
     if tokens is None and ratio == 0:
@@ -238,13 +220,15 @@ def _shared_prefixes(prompts: PromptOptions) -> SharedPrefixes | None:
     return SharedPrefixes(count=count, tokens=prompts.prefix_len or 256)
 
 
-def _trace_speed(options: SourceOptions) -> float | None:
-    """How fast the source's own times are played; None where it has none."""
-    if options.trace is None:
+def _arrivals(load: LoadOptions, source: SourceOptions) -> Arrivals | None:
+    """The arrival process; None for a closed loop."""
+    if source.trace is not None:
+        if not (math.isfinite(source.trace_speed) and source.trace_speed > 0):
+            raise UsageError(f"--trace-speed {source.trace_speed:g}: give a finite number above 0")
+        return Arrivals(speed=source.trace_speed)
+    if load.request_rate is None:
         return None
-    if not (math.isfinite(options.trace_speed) and options.trace_speed > 0):
-        raise UsageError(f"--trace-speed {options.trace_speed:g}: give a finite number above 0")
-    return options.trace_speed
+    return Arrivals(rate_rps=load.request_rate, burstiness=load.burstiness)
 
 
 def _body(options: SamplingOptions) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from whet.flow.bench.run import (
     require_figures,
     run_once,
 )
-from whet.flow.model_entry import model_entry
+from whet.flow.model_entry import model_entry, tokenizer_here
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.sources.request import BenchRequest, Target
 from whet.metrics import UNPRICED, metrics_in, summarise
@@ -115,8 +115,7 @@ def _result(
     error: WhetError | None,
 ) -> AgainstResult:
     a, b = (Endpoint.parse(url).url for url in urls)
-    one, two = targets
-    named = one.model != two.model
+    one, two = (target.model for target in targets)
     runs_a, runs_b = (
         BenchResult(
             request=request,
@@ -129,8 +128,8 @@ def _result(
         for target, sent in zip(targets, trials, strict=True)
     )
     compared = ServersCompared(
-        a=f"{a} ({one.model})" if named else a,
-        b=f"{b} ({two.model})" if named else b,
+        a=f"{a} ({one})" if one != two else a,
+        b=f"{b} ({two})" if one != two else b,
         pairs=len(usable_pairs(*trials)),
         comparisons=compare_servers(*trials),
         warnings=tuple(warnings_of(*trials)),
@@ -165,7 +164,7 @@ def compare_servers(
     sides = [[pair[which] for pair in pairs] for which in (0, 1)]
     cells = [summarise(trials, cell=UNPRICED) for trials in sides]
     compared = (_compared(metric, cells, sides) for metric in metrics_in("compare"))
-    return tuple(item for item in compared if item is not None)
+    return tuple(filter(None, compared))
 
 
 def usable_pairs(a: Sequence[TrialRecord], b: Sequence[TrialRecord]) -> list[Pair]:
@@ -264,11 +263,11 @@ def _check_tokenizer(request: BenchRequest, folder: Path, entry: dict[str, Any])
     """How lengths are counted for the second server; ``UsageError`` where tokens are not alike."""
     if request.server.tokenizer is not None:
         return f"tokenizer {folder.name} as given, for both"
-    root = entry.get("root")
-    if not isinstance(root, str) or not (Path(root) / "tokenizer.json").is_file():
+    root = tokenizer_here(entry)
+    if root is None:
         return f"names no tokenizer that is here: {folder.name} is taken for both"
     names = ("first server's model", "second server's")
-    difference = tokenizer_difference(folder, Path(root), names=names)
+    difference = tokenizer_difference(folder, root, names=names)
     if difference is not None:
         raise UsageError(
             f"the two models have different tokenizers: {difference}",

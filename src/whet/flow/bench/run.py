@@ -13,13 +13,12 @@ from whet.core.errors import MeasurementError, UsageError
 from whet.core.load import Load
 from whet.core.protocols import Observer
 from whet.core.records.load import (
-    ClientHealth,
     PlannedRequest,
     RequestEvent,
     TrialRecord,
     WorkloadFacts,
 )
-from whet.flow.model_entry import model_entry
+from whet.flow.model_entry import model_entry, tokenizer_here
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
 from whet.load.sources.replay import report_trace
@@ -141,9 +140,8 @@ def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:
     """The folder of the tokenizer: the one given, else the model path that the server states."""
     if request.server.tokenizer is not None:
         return locate_without_weights(request.server.tokenizer)
-    root = entry.get("root")
-    if isinstance(root, str) and (Path(root) / "tokenizer.json").is_file():
-        return Path(root)
+    if (folder := tokenizer_here(entry)) is not None:
+        return folder
     raise UsageError(
         f"lengths are counted with the model's own tokenizer, and {entry['id']!r} names none that "
         "is here",
@@ -163,10 +161,7 @@ def report_trial(trial: TrialRecord, observer: Observer) -> None:
     retries = sum(event.retried for event in trial.requests)
     if retries:
         observer.note(f"{retries} requests were sent again: the server had closed the connection")
-    _report_health(trial.health, observer)
-
-
-def _report_health(health: ClientHealth, observer: Observer) -> None:
+    health = trial.health
     scheduled, achieved = health.asked_rps, health.achieved_rps
     if health.workers > 1:
         observer.note(

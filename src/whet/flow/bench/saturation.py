@@ -98,9 +98,7 @@ def saturate(
     that is not load; ``EngineLostError`` where nothing answers any more; ``Interrupted``.
     """
     _check_traffic(request, axis)
-    _judge(
-        objective, RequestGroups(events=())
-    )  # a share that cannot be asked is refused before anything is sent
+    _judge(objective, RequestGroups(events=()))  # refuses a share that cannot be asked
     if not 0 <= seconds < math.inf:
         raise UsageError(f"--find-seconds must be finite and 0 or more (got {seconds:g})")
     search = _LevelSearch(
@@ -112,17 +110,24 @@ def saturate(
         observer=observer,
         seconds=seconds,
     )
+    error: WhetError | None = None
     try:
-        return search.result(find_saturation(search.measure, search.plan))
+        find_saturation(search.measure, search.plan)
     except (Interrupted, KeyboardInterrupt):
-        error: WhetError = Interrupted("stopped on request")
+        error = Interrupted("stopped on request")
     except (EngineLostError, MeasurementError) as stop:
         error = stop
     except UsageError as stop:
         if not search.sent:
             raise
         error = MeasurementError(str(stop))
-    return search.result(search.so_far(), error)
+    return SearchResult(
+        axis=axis,
+        objective=objective,
+        saturation=search.so_far(),
+        trials=tuple(search.judged),
+        error=error,
+    )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -190,16 +195,6 @@ class _LevelSearch:
         plan = replace(self.plan, budget=len(self.outcomes))
         return find_saturation(lambda level, effort: self.outcomes[level, effort], plan)
 
-    def result(self, saturation: Saturation, error: WhetError | None = None) -> SearchResult:
-        """The result as it stands."""
-        return SearchResult(
-            axis=self.axis,
-            objective=self.objective,
-            saturation=saturation,
-            trials=tuple(self.judged),
-            error=error,
-        )
-
     def _require_server(self, trial: TrialRecord) -> None:
         """Raise where a trial without an answer says nothing about load; ``reach`` may, too."""
         if _answered(trial):
@@ -243,10 +238,7 @@ def level_request(
 def _check_traffic(request: BenchRequest, axis: SearchAxis) -> None:
     arrivals = request.arrivals
     if axis == "concurrency" and arrivals is not None:
-        raise UsageError(
-            "a search over concurrency is a closed loop, and the requests have arrival times",
-            fix="leave out the request rate, or search over the rate",
-        )
+        raise UsageError("a search over concurrency is a closed loop", fix="leave out the rate")
     if axis == "rate" and arrivals is not None and not math.isfinite(arrivals.rate_rps):
         raise UsageError("these arrivals have no rate to search over", fix="give --request-rate")
     if axis == "rate" and request.load.static_batches:

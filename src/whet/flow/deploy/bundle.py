@@ -10,9 +10,12 @@ from typing import Final
 
 import yaml
 
+from whet.core.errors import MeasurementError, NothingQualifiesError, StorageError, UsageError
 from whet.core.load import Load
+from whet.core.names import did_you_mean
 from whet.core.records.bundle import Bundle
 from whet.core.records.codec import encode
+from whet.core.records.decision import Decision
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import redact_json
 from whet.core.run import Run
@@ -22,7 +25,6 @@ from whet.deploy.render import SCRIPT, Site, commented, get_target, render, rend
 from whet.engines import get_profile
 from whet.engines.command import shell_line
 from whet.engines.deployment import Deployment, LeftOut
-from whet.flow.deploy.choice import choose
 from whet.flow.deploy.folder import RECORD, SECRETS, read_bundle, replace_bundle
 from whet.flow.deploy.options import DeployOptions
 from whet.flow.run.conclude.faults import engine_faults
@@ -64,7 +66,9 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         edges_s=exact_edges_s(source.envelope),
         load=point,
     )
-    name = site_name(resolved.engine, _target_model(run, resolved))
+    target = run.models.get("target")  # which every variant shares
+    model = resolved.variant.model_path if target is None else target.path
+    name = site_name(resolved.engine, model)
     monitoring = _monitoring(source, plan, name, options)
     site = Site(
         name=name,
@@ -75,16 +79,13 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         rule_groups=tuple(yaml.safe_load(monitoring[_RULES])["groups"]),
     )
     bundle = _bundle(run, point, plan, site, options.target)
-    own = {
-        SCRIPT: render_script(plan),
-        f"{SECRETS}.example": _env_example(plan),
-        RECORD: redact_json(json.dumps(encode(bundle), indent=1, ensure_ascii=False)) + "\n",
-    }
     files = {
         **render(options.target, plan, site),
         **monitoring,
         **source_files(source),
-        **own,
+        SCRIPT: render_script(plan),
+        f"{SECRETS}.example": _env_example(plan),
+        RECORD: redact_json(json.dumps(encode(bundle), indent=1, ensure_ascii=False)) + "\n",
     }
     written = {
         name: commented(text, bundle.limits) if name.endswith(_COMMENTED) else text
@@ -153,12 +154,6 @@ def _monitoring(
     return {name: text for name, text in files.items() if name.startswith(_ON_KUBERNETES)}
 
 
-def _target_model(run: Run, resolved: ResolvedEngine) -> str:
-    """The run's target, which every variant shares."""
-    target = run.models.get("target")
-    return resolved.variant.model_path if target is None else target.path
-
-
 def _replicas(run: Run, variant: str) -> int:
     """Servers that take the run's demand; 1 where rates were not measured."""
     chosen = run.decision.recommendation if run.decision else None
@@ -182,3 +177,77 @@ def _env_example(plan: Deployment) -> str:
         "# Only for a gated model of the hub.\n"
         f"{plan.hub_token_variable}=\n"
     )
+
+
+def choose(run: Run, variant: str | None) -> tuple[str, Load]:
+    """The variant and the load to deploy it for: the recommended ones without ``variant``.
+
+    Another variant is deployed for the largest load at which it qualifies. Raises
+    ``MeasurementError`` without a decision, ``NothingQualifiesError`` without a recommendation, and
+    ``UsageError`` for a variant that does not qualify and for a server that whet did not start.
+    """
+    decision = run.decision
+    if decision is None:
+        raise MeasurementError(
+            f"{run.root} has no decision, so nothing can be deployed",
+            fix="finish it with whet run --resume",
+        )
+    chosen = decision.recommendation
+    name = variant or (chosen.variant if chosen is not None else None)
+    if name is None:
+        others = ", ".join(decision.qualified)
+        raise NothingQualifiesError(
+            f"{run.name} recommends nothing, and its report.md says why for each variant",
+            fix=f"deploy one that qualifies with --variant ({others})"
+            if others
+            else "run it again",
+        )
+    _require_qualified(decision, run, name)
+    _require_own_server(run, name)
+    if fault := engine_faults(run)[0].get(name):  # known since the decision
+        raise NothingQualifiesError(
+            f"{name} is not deployed: {fault}", fix="choose another variant"
+        )
+    if chosen is not None and name == chosen.variant:
+        return name, chosen.load
+    passed = [c.load for c in decision.cells if c.variant == name and c.status == "qualifies"]
+    return name, max(passed)
+
+
+def _require_qualified(decision: Decision, run: Run, name: str) -> None:
+    if name in decision.qualified:
+        return
+    if name not in run.variants:
+        raise UsageError(
+            f"{run.name} has no variant {name!r}{did_you_mean(name, run.variants)} "
+            f"(qualified: {', '.join(decision.qualified) or 'none'})"
+        )
+    excluded = (item.reason for item in decision.excluded if item.variant == name)
+    missed = (cell.label for cell in decision.cells if cell.variant == name)
+    reason = next(excluded, None) or next(missed, None) or "it was not measured"
+    raise UsageError(
+        f"{name} does not qualify: {' '.join(reason.split())}",
+        fix=f"choose one that does ({', '.join(decision.qualified) or 'none'})",
+    )
+
+
+def _require_own_server(run: Run, name: str) -> None:
+    resolved = run.engines.get(name)
+    if resolved is None or resolved.variant.name != name:
+        raise StorageError(
+            f"{run.root} has no command of {name}",
+            fix=f"put variants/{name}.json back from a copy, or start a new run",
+        )
+    profile, layout, line = get_profile(resolved.engine), resolved.variant.layout, None
+    if layout is not None:
+        line = f"is {layout.text} behind a router"
+    elif resolved.url is not None:
+        line = f"was measured on a server that whet did not start ({resolved.url})"
+    elif profile.plan_deployment is None:
+        line = f"runs on {profile.title}"
+    if line is not None:
+        start = "" if resolved.url else f", or start it yourself: {resolved.serve_line}"
+        raise UsageError(
+            f"{name} {line}, which whet deploy has no manifests for",
+            fix=f"deploy a variant of one vLLM server that whet starts{start}",
+        )

@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from whet.core.errors import MeasurementError, UsageError
+from whet.core.errors import MeasurementError, StorageError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
 from whet.core.records.quality import QualityRecord, TaskScore
@@ -20,28 +21,25 @@ from whet.core.records.quality_checks import GateVerdict
 from whet.core.spec import EngineSpec, QualitySpec
 from whet.core.units import human_duration
 from whet.data import write_inputs
-from whet.flow.gate.baseline import (
+from whet.flow.gate.endpoints import (
     ARRAYS,
     BASELINE,
+    HELDOUT,
     INPUTS,
     TASKS,
     TOKENIZER,
+    Candidate,
     Endpoint,
+    LiveEndpoint,
     SavedBaseline,
     copy_arrays,
-    input_files,
-    read_baseline,
-    refuse_filled,
-    stored_quality,
-    write_baseline,
-)
-from whet.flow.gate.endpoints import (
-    Candidate,
-    LiveEndpoint,
     find_candidate,
     find_tokenizer,
+    read_baseline,
+    refuse_filled,
     refuse_other_tokenizer,
     serve_candidate,
+    write_baseline,
 )
 from whet.flow.gate.options import QualityOptions
 from whet.quality import (
@@ -156,7 +154,7 @@ def _open_job(
         scratch=scratch,
         quality=quality,
         tokenizer=tokenizer,
-        heldout=quality.heldout or builtin / "heldout.jsonl",
+        heldout=quality.heldout or builtin / HELDOUT,
         tasks=quality.tasks or builtin / TASKS,
     )
 
@@ -175,15 +173,20 @@ def _open_saved(
             f"{folder} holds no lm-eval run", fix="save the baseline again with the same --lm-eval"
         )
     copy_arrays(folder, scratch)
-    heldout, tasks = input_files(folder, saved)
+    try:
+        quality = QualitySpec(**{**saved.quality, "concurrency": options.measure.concurrency})
+    except ValueError as error:
+        raise StorageError(
+            f"{folder} has options of another version of whet", fix="measure the baseline again"
+        ) from error
     job = _Job(
         options=options,
         observer=observer,
         scratch=scratch,
-        quality=stored_quality(saved, concurrency=options.measure.concurrency),
+        quality=quality,
         tokenizer=folder / TOKENIZER,
-        heldout=heldout,
-        tasks=tasks,
+        heldout=folder / INPUTS / HELDOUT,
+        tasks=folder / INPUTS / TASKS,
     )
     observer.note(f"baseline {saved.side.ref}, saved {saved.taken_at}")
     return job, saved
@@ -206,11 +209,10 @@ def _measure_baseline(job: _Job, candidate: Candidate) -> tuple[SavedBaseline, _
         measured = _measure(job, server, _plan(job, BASELINE, server.side))
         run = _harness(job, server, BASELINE)
         server.ensure_alive()
-    base = SavedBaseline.of(
-        server.side,
-        job.quality,
-        job.heldout,
+    base = SavedBaseline(
         taken_at=now(),
+        side=server.side,
+        quality=job.quality.model_dump(mode="json", exclude={"heldout", "tasks"}),
         record=measured.record,
         plain=measured.plain,
         harness=run,
@@ -312,10 +314,10 @@ def _checks(job: _Job, side: Endpoint, base: SavedBaseline | None) -> ChecksPlan
 
 
 def _measure(job: _Job, server: LiveEndpoint, plan: QualityPlan) -> Measured:
-    def progress(done: int, total: int) -> None:
-        job.observer.progress(f"{plan.variant} quality", done, total)
-
-    measured = measure_quality(server.url, server.side.model, plan, progress=progress)
+    label = f"{plan.variant} quality"
+    measured = measure_quality(
+        server.url, server.side.model, plan, progress=partial(job.observer.progress, label)
+    )
     server.ensure_alive()
     job.observer.note(f"{plan.variant} measured in {human_duration(measured.record.seconds)}")
     return measured

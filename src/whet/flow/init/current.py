@@ -31,8 +31,11 @@ _MODULES: Final = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.m
 _SHELLS: Final = ("sh", "bash")
 _ENDS: Final = frozenset(";&|()\n")
 """Characters that end a command in a shell."""
-_UNREAD: Final = re.compile(r"(?<!\S)#[^\n]*|(?<!\S)[\d&]?[<>]+(?:&\d|[ \t]*[^\s;&|]+)")
-"""Comments and redirections."""
+_UNREAD: Final = re.compile(
+    r"""('[^']*'|"(?:\\.|[^"\\])*"|\\.)|(?<!\S)(?:#[^\n]*|[\d&]?[<>]+(?:&\d|[ \t]*[^\s;&|]+))""",
+    re.S,
+)
+"""Comments and redirections; what is quoted, which stays, is the group."""
 _IMAGE: Final = re.compile(
     r"(?=.*[/:])(?:[\w.:-]+/)*[\w.-]*vllm[\w.-]*(?:/[\w.-]+)*(?:[:@][\w.:-]+)?"
 )
@@ -155,9 +158,8 @@ def _lines(text: str) -> Iterator[_Server]:
 
     ``ValueError`` for an open quote.
     """
-    lexer = shlex.shlex(
-        _UNREAD.sub("", text.replace("\\\n", " ")), posix=True, punctuation_chars=";&|()\n"
-    )
+    plain = _UNREAD.sub(lambda match: match[1] or "", text.replace("\\\n", " "))
+    lexer = shlex.shlex(plain, posix=True, punctuation_chars=";&|()\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     exported: dict[str, str] = {}
     for is_end, command in groupby(lexer, lambda word: set(word) <= _ENDS):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 from whet.core.format import percent, plural, significant
 from whet.core.names import name_from
 from whet.core.units import human_duration, ns_to_s
-from whet.flow.run.traffic.logged import TrafficLog
+from whet.flow.run.traffic.logged import TrafficLog, p99_of
 from whet.requests.sample import LogSample, conversation_of
 
 _WINDOW_S: Final = 300.0
@@ -63,15 +62,6 @@ class LogProfile:
                 f"{significant(self.rates.busiest, 3)} in the busiest five minutes"
             )
 
-    def unknown(self) -> Iterator[str]:
-        """What the log does not hold."""
-        yield "your latency limits (objective)"
-        yield "your price (hardware)"
-        if self.rates is None:
-            yield "when requests come (it has no times)"
-        else:
-            yield "whether it holds all of your traffic (load.demand_rps)"
-
 
 def profile_log(log: TrafficLog, *, natural: bool) -> LogProfile:
     """Everything that the spec rests on; the lengths of ``natural`` answers are limits."""
@@ -107,17 +97,12 @@ def _rates(log: TrafficLog) -> Rates | None:
     window_s = min(_WINDOW_S, seconds)
     ends = np.searchsorted(times_ns, times_ns + round(window_s * 1e9), side="right")
     busiest = float((ends - np.arange(len(times_ns))).max()) / window_s
-    return Rates(
-        seconds=seconds,
-        mean=mean,
-        busiest=max(busiest, mean) if seconds > window_s else mean,
-    )
+    busiest = max(busiest, mean) if seconds > window_s else mean
+    return Rates(seconds=seconds, mean=mean, busiest=busiest)
 
 
 def _spread(values: Sequence[int]) -> str:
-    row = sorted(values)
-    p99 = row[math.ceil(0.99 * len(row)) - 1]
-    return f"{median(row):,.0f} (p99 {p99:,})"
+    return f"{median(values):,.0f} (p99 {p99_of(values):,})"
 
 
 def name_of(model: str) -> str:

@@ -32,8 +32,7 @@ from whet.flow.init.options import InitOptions
 from whet.flow.init.profile import LogProfile, answers_known, name_of, profile_log
 from whet.flow.run.check.check import Checked, check_spec, feasible, plan_machine
 from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints
-from whet.flow.run.check.heads import named_head
-from whet.flow.run.check.situation import named_checkpoints
+from whet.flow.run.check.situation import named_checkpoints, named_head
 from whet.flow.run.traffic.logged import TrafficLog, gate_tokens, read_traffic, take_sample
 from whet.load.logged import MARK_TOKENS
 
@@ -60,7 +59,6 @@ class _Choice:
     target: ModelFacts
     device: Device
     profile: LogProfile
-    answers: str
     concurrency: tuple[int, ...]
     tensor_parallel: int
     quality_tokens: int
@@ -103,7 +101,6 @@ def first_spec(options: InitOptions, file: Path) -> tuple[str, list[str]]:
             target=target,
             device=device,
             profile=profile,
-            answers=answers,
             concurrency=(),
             tensor_parallel=1,
             quality_tokens=quality_tokens,
@@ -180,7 +177,10 @@ def _data(choice: _Choice) -> dict[str, object]:
         "name": name_of(choice.model),
         "model": model,
         "hardware": _hardware(choice),
-        "traffic": {"log": relative(log.path, choice.folder), "answers": choice.answers},
+        "traffic": {
+            "log": relative(log.path, choice.folder),
+            "answers": "natural" if choice.profile.natural else "logged",
+        },
         "load": _load(choice),
         "engine": engine,
         "quality": quality,
@@ -216,9 +216,9 @@ def _current(choice: _Choice) -> dict[str, object]:
 def _notes(choice: _Choice) -> dict[str, str]:
     """Where a value of whet.yaml is from, and why a variant is worth a try."""
     rates, longest = choice.profile.rates, choice.profile.traffic.longest
-    logged = choice.answers == "logged"
+    natural = choice.profile.natural
     notes = {
-        "traffic.answers": "as long as in the log" if logged else "measured: the log has none",
+        "traffic.answers": "measured: the log has none" if natural else "as long as in the log",
         "load.concurrency": "in flight; the log has no times",
         "load.find": "each variant's highest rate, at the log's own gaps",
         "load.seconds": "of each trial",
@@ -305,7 +305,13 @@ def _lines(choice: _Choice, file: Path) -> Iterator[str]:
         )
     if choice.present is not None and choice.present.left_out:
         yield f"  left out of the present command: {', '.join(choice.present.left_out)}"
-    yield f"Not in the log: {'; '.join(choice.profile.unknown())}. Set them in {file}."
+    unknown = "when requests come (it has no times)"
+    if choice.profile.rates is not None:
+        unknown = "whether it holds all of your traffic (load.demand_rps)"
+    yield (
+        f"Not in the log: your latency limits (objective); your price (hardware); {unknown}. "
+        f"Set them in {file}."
+    )
     word = shell_word(str(file))
     yield f"Wrote {word}. Next: whet check {word}, then: whet run {word}"
 

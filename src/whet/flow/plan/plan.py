@@ -17,11 +17,16 @@ from whet.core.records.model import ModelFacts
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
 from whet.flow.plan.options import PlanOptions
 from whet.metrics.objective_text import parse_objective
-from whet.predict import predict_checkpoint
-from whet.predict.advice import GRAPHS_OF_EXPERTS
+from whet.predict.disk import predict_checkpoint
 from whet.predict.hardware import CUDA, planned_device
-from whet.predict.plan.evaluate import Candidate, Prediction, evaluate
-from whet.predict.plan.parallelism import Parallelism, parse_parallel, usual_layouts
+from whet.predict.plan.evaluate import (
+    Candidate,
+    Parallelism,
+    Prediction,
+    evaluate,
+    parse_parallel,
+    usual_layouts,
+)
 from whet.predict.plan.traffic import PlannedTraffic, read_traffic
 from whet.predict.settings import LARGEST_GRAPH
 from whet.requests.trace import Reading
@@ -29,6 +34,8 @@ from whet.requests.trace import Reading
 _MOST_IN_FLIGHT: Final = 4096
 _FP8_FROM: Final = (8, 9)
 _LENGTH_STEP: Final = 1024
+_GRAPHS_OF_EXPERTS: Final = (("max_num_batched_tokens", 2048), ("max_cudagraph_capture_size", 2048))
+"""Every step of a mixture of experts fits a CUDA graph, those with a prompt too."""
 _WEIGHTS: Final = f"{SIXTEEN_BIT},FP8_DYNAMIC,W8A8,W4A16"
 
 
@@ -59,7 +66,9 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     ``UsageError`` for options that cannot be; ``InfeasibleError`` where no candidate meets the
     objective, with the nearest.
     """
-    target, traffic = read_facts(folder), _traffic(options)
+    unit, block_size = options.trace_unit, options.trace_block_size
+    reading = Reading(unit=unit, block_size=block_size, lengths_only=True)
+    target, traffic = read_facts(folder), read_traffic(options.workload, reading)
     constraints = parse_objective(options.objective)
     sizes = _sizes(options.concurrency)
     candidates = list(candidates_of(target, traffic, options))
@@ -82,12 +91,11 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
             math.inf if math.isnan(each.cost_per_1m) else each.cost_per_1m,
         )
     )
-    rate = traffic.rate if options.rate is None else options.rate
     plan = Plan(
         target=target,
         traffic=traffic,
         objective=options.objective,
-        rate=rate,
+        rate=traffic.rate if options.rate is None else options.rate,
         sizes=sizes,
         predictions=tuple(predictions),
         front=tuple(_front(predictions, sizes)),
@@ -95,13 +103,6 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     if not plan.front:
         raise InfeasibleError(_nothing(plan))
     return plan
-
-
-def _traffic(options: PlanOptions) -> PlannedTraffic:
-    reading = Reading(
-        unit=options.trace_unit, block_size=options.trace_block_size, lengths_only=True
-    )
-    return read_traffic(options.workload, reading)
 
 
 def _sizes(text: str | None) -> tuple[int, ...]:
@@ -142,12 +143,7 @@ def _nothing(plan: Plan) -> str:
     """The nearest candidate where none meets the objective."""
     fitting = [each for each in plan.predictions if each.latencies]
     if not fitting:
-        smallest = min(plan.predictions, key=lambda each: each.memory.required_bytes)
-        return (
-            f"the model fits none of these GPUs; {smallest.candidate.text} with "
-            f"{smallest.candidate.variant.name} comes nearest: add --parallel or "
-            "larger GPUs"
-        )
+        return "the model fits none of these GPUs: add --parallel or larger GPUs"
     nearest = min(fitting, key=lambda each: sum(_axes(each)[1:]))
     return (
         f"no candidate meets {plan.objective}: the nearest is {nearest.candidate.text} with "
@@ -181,7 +177,7 @@ def candidates_of(
         name = weights if kv_cache == "auto" else f"{weights}, {kv_cache} KV"
         args: tuple[tuple[str, Scalar], ...] = (("max_model_len", length), *parallel.args)
         if stored.experts is not None and traffic.longest > LARGEST_GRAPH:
-            args = (*args, *GRAPHS_OF_EXPERTS)
+            args = (*args, *_GRAPHS_OF_EXPERTS)
         if kv_cache != "auto":
             args = (*args, ("kv_cache_dtype", kv_cache))
         yield Candidate(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from whet.checkpoint import locate
 from whet.core.errors import QuantizationError
 from whet.core.protocols import Observer
 from whet.core.records.quant import QuantizedCheckpoint
-from whet.core.spec import RecipeSpec
 from whet.core.units import human_bytes, human_duration
 from whet.data import write_inputs
 from whet.flow.quantize.options import QuantizeOptions
@@ -32,7 +29,11 @@ def quantize_single(
     folder = locate(model)
     if (problem := recipe_problem(folder, recipe)) is not None:
         raise QuantizationError(problem)
-    with _calibration(recipe) as calibration:
+    with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
+        calibration = recipe.calibration.source
+        if calibration is None:
+            write_inputs(Path(scratch))
+            calibration = Path(scratch, "calibration.jsonl")
         done = quantize(
             folder,
             out,
@@ -48,14 +49,3 @@ def quantize_single(
     for sentence in done.warnings:
         observer.warn(sentence)
     return done
-
-
-@contextmanager
-def _calibration(recipe: RecipeSpec) -> Iterator[Path]:
-    """The recipe's own text, or the built-in text in a temporary file."""
-    if recipe.calibration.source is not None:
-        yield recipe.calibration.source
-        return
-    with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
-        write_inputs(Path(scratch))
-        yield Path(scratch) / "calibration.jsonl"

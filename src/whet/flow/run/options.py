@@ -25,26 +25,11 @@ class SpecOptions:
     """Changes to the spec for this command alone."""
 
     set: Annotated[tuple[str, ...], Parameter(name="--set")] = ()
-    """Replace a key of the spec: KEY.PATH=VALUE, such as load.trials=3. Repeatable."""
-    concurrency: str | None = None
-    """Replace load.concurrency: 1,4,8."""
+    """Replace a key of the spec: KEY.PATH=VALUE, such as load.concurrency=[1,8]. Repeatable."""
 
     def read(self, spec_file: Path) -> Spec:
         """The spec in ``spec_file`` with these changes. ``UsageError`` where it is not valid."""
-        return load_spec(spec_file, self.changes)
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """Every change as KEY.PATH=VALUE. ``UsageError`` for concurrencies that are not numbers."""
-        if self.concurrency is None:
-            return self.set
-        try:
-            sizes = [int(part) for part in self.concurrency.split(",")]
-        except ValueError as error:
-            raise UsageError(
-                f"--concurrency {self.concurrency!r}: whole numbers are needed, such as 1,4,8"
-            ) from error
-        return (*self.set, f"load.concurrency={sizes}")
+        return load_spec(spec_file, self.set)
 
 
 @Parameter(name="*")
@@ -73,11 +58,11 @@ class RunOptions:
         ``UsageError`` for options that do not go together, or where no cluster answers.
         """
         if self.executor == "local":
-            from whet.flow.run.measure.rounds import LocalExecutor
+            from whet.flow.run.measure.rounds import Executor
 
             if self.address is not None:
                 raise UsageError("--address is that of a Ray cluster", fix="add --executor ray")
-            yield LocalExecutor()
+            yield Executor()
             return
         from whet.flow.run.workers.executor import ray_executor
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+from whet.core.names import require_name
+from whet.core.protocols import Observer
 from whet.core.records.decision import Decision
-from whet.core.spec import Spec
+from whet.core.redact import one_line
+from whet.core.spec import Spec, redacted_source
+from whet.core.store import RunStore, write_atomic
 from whet.engines import get_engine
-from whet.flow.run.check.check import prepare
-from whet.flow.run.check.grow import Grower
+from whet.flow.run.check.check import Grower, prepare
 from whet.flow.run.check.situation import prepare_search
 from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.quantize import quantize_recipes
-from whet.flow.run.measure.rounds import Executor, LocalExecutor, Measurer
+from whet.flow.run.measure.rounds import Executor, Measurer
+from whet.flow.run.options import RunOptions, SpecOptions
 from whet.flow.run.plan import Engines, Plan, Recorder
+from whet.flow.run.progress import ProgressLog
 from whet.flow.run.search.confirm import check_answers, confirm
 from whet.flow.run.search.grid import measure_all
 from whet.flow.run.search.search import Search
+
+Report = Callable[[RunStore, Decision | None], None]
+"""What is done with the store at the end; without a decision the run did not finish."""
 
 
 def run(
@@ -31,7 +42,7 @@ def run(
 
     Raises any branch of ``WhetError``; whatever was finished before stays in the run directory.
     """
-    executor = executor or LocalExecutor()
+    executor = executor or Executor()
     plan = prepare(spec, recorder, engines, skip_infeasible=skip_infeasible)
     executor.require(plan, recorder.observer)
     measurer = Measurer(recorder=recorder, engines=engines, executor=executor)
@@ -59,3 +70,43 @@ def search_and_confirm(plan: Plan, recorder: Recorder, measurer: Measurer) -> No
     check_answers(plan, recorder.store, measurer)
     confirm(plan, recorder, measurer, lambda: search.clock.left_s)
     search.close()
+
+
+def read_run(spec_file: Path, change: SpecOptions, options: RunOptions) -> tuple[Spec, Path, bytes]:
+    """Return the checked spec, the run's folder, and the text to store as its spec.yaml.
+
+    Raises ``UsageError`` for a spec or options that are not valid.
+    """
+    spec = change.read(spec_file)
+    root = options.output_dir / require_name(options.name or spec.name, "the run's name")
+    notes = "".join(f"# changed by --set {one_line(text)}\n" for text in change.set)
+    return spec, root, redacted_source(spec_file).rstrip(b"\n") + b"\n" + notes.encode()
+
+
+def execute(
+    spec: Spec,
+    root: Path,
+    *,
+    source: bytes,
+    options: RunOptions,
+    observer: Observer,
+    report: Report = lambda _store, _decision: None,
+) -> None:
+    """Run a checked spec in ``root``, and call ``report`` however it ends."""
+    with RunStore.open(root, resume=options.resume) as store:
+        write_atomic(root / "spec.yaml", source)
+        log = ProgressLog(store, observer, spec)
+        try:
+            with options.open_executor() as executor:
+                decision = run(
+                    spec,
+                    Recorder(store=store, observer=log),
+                    skip_infeasible=options.skip_infeasible,
+                    executor=executor,
+                )
+        except BaseException as error:
+            log.end(None, error)
+            report(store, None)
+            raise
+        log.end(decision)
+        report(store, decision)

@@ -19,15 +19,7 @@ from whet.core.run import read_spec
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import RunStore
 
-_FIXED_ON_RESUME = (
-    "model",
-    "engine",
-    "traffic",
-    "workload",
-    "load",
-    "quality",
-    "baseline",
-)
+_FIXED_ON_RESUME = ("model", "engine", "traffic", "workload", "load", "quality", "baseline")
 REPEATS: Final = 2
 """Fresh starts that repeat an invalid trial: a server that was asked before may remember it."""
 
@@ -42,12 +34,11 @@ def missing_trials(
 
 def invalid_trials(
     store: RunStore, resolved: ResolvedEngine, cells: Iterable[tuple[Load, int]]
-) -> list[tuple[Load, int]]:
-    """Return the (load, trial) pairs that are to be repeated, ``REPEATS`` times at most."""
+) -> dict[tuple[Load, int], TrialRecord]:
+    """Return the trials that are to be repeated, ``REPEATS`` times at most, by load and number."""
     name = resolved.variant.name
-    keyed = ((cell, trial_key(name, *cell)) for cell in cells)
-    records = ((cell, store.get("trials", key, TrialRecord)) for cell, key in keyed)
-    return [cell for cell, record in records if record is not None and record.is_invalid]
+    records = {cell: store.get("trials", trial_key(name, *cell), TrialRecord) for cell in cells}
+    return {cell: each for cell, each in records.items() if each is not None and each.is_invalid}
 
 
 def lacks_quality(store: RunStore, resolved: ResolvedEngine) -> bool:

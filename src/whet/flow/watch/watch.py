@@ -153,7 +153,11 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
     where another watch has the state, or where it could not be written and there is no alarm. An
     engine that does not answer is an alarm, not an error.
     """
-    _refuse_misfits(options)
+    split_server_url(options.url, "--url")
+    if (log := options.engine_log) is not None and not log.is_file():
+        raise UsageError(
+            f"--engine-log {log} is not a file", fix="write the engine's output there first"
+        )
     use_bundle_key(path)
     source = read_source(path)
     target = Target(
@@ -223,15 +227,6 @@ def _loop(this: _Watch) -> tuple[str, ...]:
     return causes
 
 
-def _refuse_misfits(options: WatchOptions) -> None:
-    split_server_url(options.url, "--url")
-    log = options.engine_log
-    if log is not None and not log.is_file():
-        raise UsageError(
-            f"--engine-log {log} is not a file", fix="write the engine's output there first"
-        )
-
-
 def use_bundle_key(path: Path) -> None:
     """Send the key of the deployment where ``OPENAI_API_KEY`` has none.
 
@@ -275,14 +270,9 @@ def _introduce(this: _Watch, state: WatchState) -> None:
 
 def _entry(look: Observation, done: Period) -> dict[str, Any]:
     """One period in the journal: figures, and signals in standard errors beyond their edge."""
-    window = done.window
-    traffic = (
-        {}
-        if window is None
-        else {"requests": window.requests, "tpot_s": window.tpot_s, "in_flight": window.in_flight}
-    )
+    figures = () if done.window is None else ("requests", "tpot_s", "in_flight")
     return {
-        **traffic,
+        **{name: getattr(done.window, name) for name in figures},
         "signals": {item.signal: round(item.z, 2) for item in done.readings},
         "mismatches": dict(done.mismatches),
         "alarms": [item.cause.name for item in done.findings],

@@ -9,8 +9,10 @@ from whet.core.load import Load
 from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.predict.hardware import known_name, sheet_of
-from whet.predict.performance import Limits, Simulated, StepModel, calibration_of, simulate
+from whet.predict.performance.coefficients import calibration_of
 from whet.predict.performance.observe import mean_latencies, observation_of
+from whet.predict.performance.simulator import Limits, Simulated, simulate
+from whet.predict.performance.step import StepModel
 
 CHANGES: Final = {
     "queue": "raise max_num_seqs",
@@ -36,16 +38,10 @@ _FAR: Final = 0.4
 def with_bottleneck(run: Run, decision: Decision) -> Decision:
     """The decision with one more reason, where the model explains what was measured."""
     chosen = decision.recommendation
-    if chosen is None or (sentence := _sentence(run, chosen.variant, chosen.load)) is None:
+    if chosen is None or (name := limited_by(run, chosen.variant, chosen.load)) is None:
         return decision
-    return replace(decision, recommendation=replace(chosen, reasons=(*chosen.reasons, sentence)))
-
-
-def _sentence(run: Run, variant: str, load: Load) -> str | None:
-    name = limited_by(run, variant, load)
-    if name is None:
-        return None
-    return f"limited by {name}, by a model of the step; what would raise it: {CHANGES[name]}"
+    why = f"limited by {name}, by a model of the step; what would raise it: {CHANGES[name]}"
+    return replace(decision, recommendation=replace(chosen, reasons=(*chosen.reasons, why)))
 
 
 def limited_by(run: Run, variant: str, load: Load) -> str | None:

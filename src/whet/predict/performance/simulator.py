@@ -62,7 +62,6 @@ class Timed:
     sent_s: float
     first_s: float = math.nan
     end_s: float = math.nan
-    preemptions: int = 0
 
     @property
     def ttft_s(self) -> float:
@@ -341,6 +340,5 @@ class _Engine:
         last.answered = self.progress - last.begin
         last.left, last.done = last.timed.request.prompt + int(last.answered), 0
         last.due_s = self.now
-        last.timed.preemptions += 1
         self.out.preemptions += 1
         self.waiting.appendleft(last)

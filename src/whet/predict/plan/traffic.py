@@ -13,7 +13,7 @@ import numpy as np
 
 from whet.core.errors import UsageError
 from whet.core.format import plural
-from whet.predict.performance import Request
+from whet.predict.performance.simulator import Request
 from whet.requests.trace import WHOLE, Reading, Trace, read_trace
 from whet.requests.trace_formats import TraceRow
 

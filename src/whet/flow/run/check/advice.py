@@ -1,10 +1,10 @@
-"""What would run and could run better, from the traffic that a spec will really send."""
+"""What would run and could run better: sentences that stop nothing."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from whet.core.format import percent
@@ -15,18 +15,14 @@ from whet.core.spec import Spec
 from whet.engines import get_profile
 from whet.engines.compatibility import cautions
 from whet.engines.machine import Machine
-from whet.flow.run.check.facts import GENERATED, Facts
+from whet.flow.run.check.facts import Facts
 from whet.flow.run.check.resolve import Resolved
-from whet.flow.run.traffic.logged import gate_tokens
-from whet.load import read_pool
-from whet.predict import Traffic, advise, longest_request
 from whet.predict.hardware import CUDA
+from whet.predict.settings import read_settings
 from whet.quality.verdicts import MIN_DOCUMENTS
 
 _REMEMBERED: Final = "suffix_decoding_max_cached_requests"
 _MANY_REPEATS: Final = 0.05
-_OFTEN: Final = 1.5
-"""Times that a run asks a user turn, from which on repetition is worth a word."""
 
 
 def advice_of(facts: Facts, resolved: Resolved, machine: Machine | None = None) -> tuple[str, ...]:
@@ -34,22 +30,19 @@ def advice_of(facts: Facts, resolved: Resolved, machine: Machine | None = None) 
 
     ``machine`` is the planned one, None for this machine. A server elsewhere has its flags already.
     """
-    spec, target, device = facts.spec, facts.target, resolved.device
+    spec, device = facts.spec, resolved.device
     pairs = [
         (item, variant)
         for item, variant in zip(resolved.variants, resolved.as_set, strict=True)
         if spec.engine_of(variant.name).url is None
     ]
-    if not pairs:
-        return ()
-    traffic = _traffic(facts)
     by_sentence: dict[str, list[str]] = defaultdict(list)
     for item, variant in pairs:
         predicted = get_profile(item.engine).planned_engine is not None  # else its flags differ
         sentences = [
             *_gate_advice(spec),
             *_tier_advice(spec, device),
-            *(advise(variant, target=target, device=device, traffic=traffic) if predicted else ()),
+            *(_queue_advice(facts, variant, device) if predicted else ()),
             *_repeat_advice(facts, variant),
             *cautions(item, machine),
         ]
@@ -82,9 +75,19 @@ def _tier_advice(spec: Spec, device: Device) -> Iterator[str]:
         )
 
 
+def _queue_advice(facts: Facts, variant: Variant, device: Device) -> Iterator[str]:
+    settings = read_settings(variant, target=facts.target, device=device)
+    replicas, largest = settings.data_parallel, max(facts.spec.load.concurrency)
+    if settings.max_seqs * replicas < largest:
+        yield (
+            f"max_num_seqs {settings.max_seqs} × {replicas} replicas: batch {largest} will queue, "
+            f"which counts in TTFT; set it to at least {math.ceil(largest / replicas)}"
+        )
+
+
 def _repeat_advice(facts: Facts, variant: Variant) -> Iterator[str]:
     """A suffix tree of earlier answers finds the next one in them, where the traffic repeats."""
-    spec, log, own = facts.spec, facts.log, variant.speculation
+    log, own = facts.log, variant.speculation
     suffix = own is not None and own.method == "suffix"
     if log is not None:
         repeats = log.sample.repeats
@@ -93,28 +96,8 @@ def _repeat_advice(facts: Facts, variant: Variant) -> Iterator[str]:
                 f"{percent(repeats)} of the log's requests equal an earlier one: leave them out if "
                 "they are tests or retries"
             )
-        return
-    if own is None or not suffix or dict(own.options).get(_REMEMBERED) in (0, "0"):
-        return
-    turns = len(set(read_pool(facts.texts / GENERATED).user))
-    requests = spec.load.trials * sum(spec.load.requests(size) for size in spec.load.points)
-    if requests >= _OFTEN * turns:
+    elif own is not None and suffix and dict(own.options).get(_REMEMBERED) not in (0, "0"):
         yield (
-            f"suffix speculation drafts from earlier answers, and this run asks each built-in user "
-            f"turn {requests / turns:.1f} times: set options {{{_REMEMBERED}: 0}}, or traffic: "
-            "log.jsonl, your own log"
+            "suffix speculation drafts from earlier answers, and generated requests repeat user "
+            f"turns: set options {{{_REMEMBERED}: 0}}, or traffic: log.jsonl, your own log"
         )
-
-
-def _traffic(facts: Facts) -> Traffic:
-    """Return the lengths that the run will send: the log's, or the spec's bounds."""
-    spec, log = facts.spec, facts.log
-    bounds = Traffic(
-        largest_batch=max(spec.load.concurrency),
-        p99_tokens=None,
-        longest_tokens=longest_request(spec.workload) or spec.workload.min_output_tokens + 1,
-    )
-    if log is not None:
-        longest = max(log.longest, gate_tokens(spec.quality, log, facts.tokenizer))
-        return replace(bounds, p99_tokens=log.p99, longest_tokens=longest)
-    return bounds

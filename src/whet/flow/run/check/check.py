@@ -1,17 +1,19 @@
-"""The check of a spec, step by step, and the plan of a run that passes it."""
+"""The check of a spec, the plan of a run that passes it, and how a search lets a plan grow."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final
 
 from whet.checkpoint import checkpoint_doubts
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records.engine import ResolvedEngine
-from whet.core.spec import EngineSpec, Spec, redacted_spec
+from whet.core.records.plan import Problem
+from whet.core.spec import EngineSpec, EvidenceSpec, RecipeSpec, Spec, VariantSpec, redacted_spec
 from whet.core.store import write_json
 from whet.data import write_inputs
 from whet.engines import get_engine, get_profile
@@ -19,17 +21,16 @@ from whet.engines.compatibility import PlannedMachine, newest_known
 from whet.flow.run.check.advice import advice_of
 from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints, stored_commits
 from whet.flow.run.check.facts import GENERATED, Facts, find_facts
-from whet.flow.run.check.problems import (
-    SPEC_ERRORS,
-    machine_problems,
-    spec_errors,
-)
-from whet.flow.run.check.resolve import Resolved, resolve
+from whet.flow.run.check.problems import SPEC_ERRORS, examine
+from whet.flow.run.check.resolve import Resolved
 from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
 from whet.flow.run.resume import refuse_changes, store_model
-from whet.flow.run.traffic.logged import TRAFFIC, TrafficLog, repeat_doubt, write_parts
-from whet.predict import Feasibility, Problem, assess_variants
+from whet.flow.run.traffic.logged import TRAFFIC, TrafficLog, write_parts
+from whet.flow.run.traffic.traced import store_points
+from whet.predict.feasibility import Feasibility
 from whet.predict.hardware import planned_device
+
+_NAME: Final = "candidate"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,23 +61,16 @@ def check_spec(
     has to hold the files only. A message about a checkpoint whose weights are not here names its
     hub id.
     """
-    here = planned is None
     with checkpoints.readable_errors():
         facts = find_facts(spec, root, checkpoints)
         engines, device = (engines, find_device()) if planned is None else _on(planned, spec)
-        resolved = resolve(facts, root, engines, device)
-        needs = assess_variants(
-            resolved.as_set,
-            target=facts.target,
-            draft=facts.draft,
-            device=device,
-            spec=facts.spec,
-            downloads=checkpoints.download_bytes(),
+        downloads = checkpoints.download_bytes()
+        resolved, needs, problems = examine(
+            facts, root, engines, device, downloads=downloads, disks=planned is None
         )
-        errors = tuple(spec_errors(facts, resolved))
-        problems = (*errors, *machine_problems(facts, resolved, needs, root, disks=here))
         machine = None if planned is None else planned.machine
-        advice = () if errors else advice_of(facts, resolved, machine)
+        wrong = any(problem.kind in SPEC_ERRORS for problem in problems)
+        advice = () if wrong else advice_of(facts, resolved, machine)
     return Checked(
         facts=facts,
         resolved=resolved,
@@ -87,16 +81,9 @@ def check_spec(
         advice=(
             *checkpoint_doubts(facts.target),
             *advice,
-            *(() if facts.log is None else _log_doubts(facts.log, spec)),
+            *(() if facts.log is None else facts.log.doubts),
         ),
     )
-
-
-def _log_doubts(log: TrafficLog, spec: Spec) -> Iterator[str]:
-    yield from log.doubts
-    repeats = None if spec.search is None else repeat_doubt(log, spec.load)
-    if repeats is not None:
-        yield repeats
 
 
 def _on(planned: PlannedMachine, spec: Spec) -> tuple[Engines, Device]:
@@ -232,3 +219,59 @@ def machine_text(planned: PlannedMachine, variants: Sequence[ResolvedEngine], en
     version = f"{get_profile(engine).title} {planned.version} for CUDA"
     assumed = ", ".join([version, *planned.needs(variants)])
     return f"{count}{planned.device.name}, which is not here (taken for granted: {assumed})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grower:
+    """Resolves and checks configurations of a search, and adds them to the run.
+
+    ``facts`` are of the whole spec; ``recipes`` those that a configuration may name.
+    """
+
+    facts: Facts
+    recipes: Mapping[str, RecipeSpec]
+    recorder: Recorder
+    engines: Engines
+
+    def refusal(self, plan: Plan, value: Mapping[str, Any]) -> str | None:
+        """Return why a configuration cannot run on this machine; None where it can."""
+        _, refused = self._grown(plan, {_NAME: value})
+        return next(iter(refused.values()), None)
+
+    def add(self, plan: Plan, values: Mapping[str, Mapping[str, Any]]) -> Plan:
+        """Return the plan with ``values``, variants by name, recorded as parts of the run.
+
+        One that cannot run on this machine is journalled as infeasible.
+        """
+        grown, refused = self._grown(plan, values)
+        store, note = self.recorder.store, self.recorder.observer.note
+        whole = grown.spec.model_dump(mode="json")
+        write_json(store.path("resolved_spec.json"), redacted_spec(whole))
+        for name, reason in refused.items():
+            store.note("infeasible", name, status="failed", reason=reason)
+            note(f"{name} cannot run here: {reason}")
+        for item in grown.resolved[len(plan.resolved) :]:
+            store.put("variants", item.variant.name, item)
+        store_points(grown, self.recorder)
+        return grown
+
+    def preview(self, plan: Plan, values: Mapping[str, Mapping[str, Any]]) -> Plan:
+        """Return the plan that ``add`` would, and record nothing."""
+        return self._grown(plan, values)[0]
+
+    def _grown(
+        self, plan: Plan, values: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Plan, dict[str, str]]:
+        """Return the plan with what can run, and why the rest cannot, by name."""
+        new = {name: VariantSpec.model_validate(value) for name, value in values.items()}
+        used = {item.weights for item in new.values()} & self.recipes.keys()
+        recipes = {**plan.spec.recipes, **{name: self.recipes[name] for name in sorted(used)}}
+        variants = {**plan.spec.variants, **new}
+        spec = plan.spec.model_copy(update={"variants": variants, "recipes": recipes})
+        part = {"variants": new, "recipes": recipes, "evidence": EvidenceSpec()}
+        facts = replace(self.facts, spec=self.facts.spec.model_copy(update=part))
+        root = self.recorder.store.root
+        resolved, _, problems = examine(facts, root, self.engines, plan.device)
+        refused = {each.variant: each.message for each in problems if each.variant is not None}
+        added = (item for item in resolved.variants if item.variant.name not in refused)
+        return replace(plan, spec=spec, resolved=(*plan.resolved, *added)), refused

@@ -19,25 +19,18 @@ _SEARCHED: Final = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """What a run will do; ``seconds`` is a rough figure without the checks of answers.
-
-    ``most_starts`` where the confirmation takes all that it may.
-    """
+    """What a run will do; ``seconds`` is a rough figure without the checks of answers."""
 
     starts: int
-    most_starts: int
     trials: int
     seconds: float
-    start_s: float
 
     @property
     def text(self) -> str:
         """One line for a person."""
-        start = f"a start takes {self.start_s:g} s and " if self.start_s else ""
-        most = f" (at most {self.most_starts})" if self.most_starts > self.starts else ""
         return (
-            f"{plural(self.starts, 'server start')}{most}, {plural(self.trials, 'trial')}: about "
-            f"{math.ceil(self.seconds / 60)} min and the checks of answers, if {start}a token "
+            f"{plural(self.starts, 'server start')}, {plural(self.trials, 'trial')}: about "
+            f"{math.ceil(self.seconds / 60)} min and the checks of answers, if a token takes "
             f"{1000 * _TOKEN_S:g} ms"
         )
 
@@ -65,15 +58,13 @@ def effort_of(spec: Spec, names: list[str], *, device: str, answer_tokens: float
     if load.find is not None or load.trace is not None:
         each_s = [_SEARCHED * load.seconds if load.find else load.seconds]
     rounds = load.trials if load.order == "interleaved" else 1
-    arms = 2 if load.confirm and names[1:] else 0  # the cheapest and the default, measured again
-    again, more = arms * looks_at(load.max_starts)[0], arms * load.max_starts
+    # The cheapest and the default are measured again, until the first look at the least.
+    again = 2 * looks_at(load.max_starts)[0] if load.confirm and names[1:] else 0
     attached = all(each.url is not None for each in spec.engines_used)
+    starts, measured = rounds * len(names) + again, len(names) * load.trials
     start_s = 0.0 if attached else _START_S[device]
-    waited = rounds * len(names) + again
     return Effort(
-        starts=len(names) * rounds + again,
-        most_starts=len(names) * rounds + more,
-        trials=len(names) * load.trials * len(each_s) + again,
-        seconds=waited * start_s + len(names) * load.trials * sum(each_s) + again * max(each_s),
-        start_s=start_s,
+        starts=starts,
+        trials=measured * len(each_s) + again,
+        seconds=starts * start_s + measured * sum(each_s) + again * max(each_s),
     )

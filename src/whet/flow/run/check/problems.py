@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,14 +11,18 @@ from whet.core.errors import CheckpointError, UsageError
 from whet.core.flags import plain_args
 from whet.core.load import Load
 from whet.core.names import did_you_mean
+from whet.core.provenance import Device
+from whet.core.records.plan import Problem
 from whet.flow.run.check.facts import GENERATED, Facts
-from whet.flow.run.check.resolve import Resolved
-from whet.flow.run.plan import quantized_path
+from whet.flow.run.check.resolve import Resolved, resolve
+from whet.flow.run.plan import Engines, quantized_path
 from whet.flow.run.traffic.logged import sample_problems
 from whet.flow.run.traffic.traced import log_problems
 from whet.levers import claims
 from whet.load import Draw, build_workload
-from whet.predict import Feasibility, Problem, disk_problems
+from whet.predict.disk import disk_problems
+from whet.predict.feasibility import Feasibility, assess_variants
+from whet.predict.settings import read_settings
 from whet.quant.suitability import recipe_problem
 
 SPEC_ERRORS: Final = ("flags", "traffic")
@@ -27,31 +31,55 @@ _SCALED_KV: Final = ("fp8", "fp8_e4m3")
 """Types of the KV cache that a checkpoint's scales are for; e5m2 is meant to go without."""
 
 
-def spec_errors(facts: Facts, resolved: Resolved) -> Iterator[Problem]:
-    """Yield what no other machine solves."""
-    _require_known_claims(facts, resolved)
-    yield from resolved.refused
-    spec = facts.spec
-    if spec.load.trace is None and spec.traffic is None:
-        yield from _room_problems(facts)
-    lengths = (resolved.max_model_len(variant, facts) for variant in resolved.as_set)
-    longest = min(lengths, default=facts.target.max_position)
-    own = () if facts.log is None else sample_problems(facts.log, spec.load, longest)
-    for message in (*own, *log_problems(spec.load, facts.tokenizer, longest)):
-        yield Problem(variant=None, kind="traffic", message=message)
+def examine(
+    facts: Facts,
+    root: Path,
+    engines: Engines,
+    device: Device,
+    *,
+    downloads: Mapping[Path, int] = {},
+    disks: bool = True,
+) -> tuple[Resolved, Feasibility, tuple[Problem, ...]]:
+    """Resolve the variants; return them, what they need, and what stops a run on ``device``.
 
-
-def machine_problems(
-    facts: Facts, resolved: Resolved, needs: Feasibility, root: Path, *, disks: bool
-) -> tuple[Problem, ...]:
-    """Return what cannot run on the machine; with ``disks`` also those that are too small."""
-    infeasible = (
+    ``downloads`` are bytes by folder; with ``disks`` those that are too small count.
+    """
+    resolved = resolve(facts, root, engines, device)
+    needs = assess_variants(
+        resolved.as_set,
+        target=facts.target,
+        draft=facts.draft,
+        device=device,
+        spec=facts.spec,
+        downloads=downloads,
+    )
+    here = (
+        *_spec_errors(facts, resolved),
         *_recipe_problems(facts, resolved, root),
         *needs.problems,
         *(disk_problems(needs.disks) if disks else ()),
     )
-    blocked = {problem.variant for problem in infeasible}
-    return (*infeasible, *_kv_problems(resolved, blocked), *resolved.unsupported)
+    kv = _kv_problems(resolved, {problem.variant for problem in here})
+    return resolved, needs, (*here, *kv)
+
+
+def _spec_errors(facts: Facts, resolved: Resolved) -> Iterator[Problem]:
+    """Yield what no other machine solves."""
+    _require_known_claims(facts, resolved)
+    yield from resolved.problems
+    spec = facts.spec
+    if spec.load.trace is None and spec.traffic is None:
+        yield from _room_problems(facts)
+    longest = min(
+        (
+            read_settings(variant, target=facts.target, device=resolved.device).max_model_len
+            for variant in resolved.as_set
+        ),
+        default=facts.target.max_position,
+    )
+    own = () if facts.log is None else sample_problems(facts.log, spec.load, longest)
+    for message in (*own, *log_problems(spec.load, facts.tokenizer, longest)):
+        yield Problem(variant=None, kind="traffic", message=message)
 
 
 def _require_known_claims(facts: Facts, resolved: Resolved) -> None:
@@ -85,20 +113,15 @@ def _room_problems(facts: Facts) -> Iterator[Problem]:
 def _recipe_problems(facts: Facts, resolved: Resolved, root: Path) -> Iterator[Problem]:
     """Yield variants whose recipe cannot be made of the target, by its headers and config.json."""
     spec, checked = facts.spec, dict[str, str | None]()
-    for name, recipe in _recipes_to_make(facts, resolved, root):
-        if recipe not in checked:
-            checked[recipe] = recipe_problem(facts.tokenizer, spec.recipes[recipe])
-        if (reason := checked[recipe]) is not None:
-            message = f"recipes.{recipe}: {reason}"
-            yield Problem(variant=name, kind="recipe", message=message)
-
-
-def _recipes_to_make(facts: Facts, resolved: Resolved, root: Path) -> Iterator[tuple[str, str]]:
-    """Yield (variant, recipe) for each recipe whose checkpoint is not there yet."""
-    for item in resolved.variants:
-        for recipe in facts.spec.recipes_of(item.variant.name):
-            if not quantized_path(root, recipe).is_dir():
-                yield item.variant.name, recipe
+    for name in (item.variant.name for item in resolved.variants):
+        for recipe in spec.recipes_of(name):
+            if quantized_path(root, recipe).is_dir():
+                continue
+            if recipe not in checked:
+                checked[recipe] = recipe_problem(facts.tokenizer, spec.recipes[recipe])
+            if (reason := checked[recipe]) is not None:
+                message = f"recipes.{recipe}: {reason}"
+                yield Problem(variant=name, kind="recipe", message=message)
 
 
 def _kv_problems(resolved: Resolved, blocked: set[str | None]) -> Iterator[Problem]:

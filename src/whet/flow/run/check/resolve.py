@@ -9,32 +9,26 @@ from whet.checkpoint import lora_rank
 from whet.core.errors import EngineStartError, UsageError
 from whet.core.provenance import Device
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
+from whet.core.records.plan import Problem
 from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, SpeculationSpec
 from whet.flow.run.check.facts import Facts
 from whet.flow.run.plan import Engines, quantized_path
 from whet.levers import lever_args, lever_env, problems
-from whet.predict import Problem
-from whet.predict.settings import read_settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """The variants on a device: ``refused`` cannot be resolved, ``unsupported`` cannot run."""
+    """The variants on a device, without those that cannot be resolved; ``problems`` say why."""
 
     device: Device
     variants: tuple[ResolvedEngine, ...]
-    refused: tuple[Problem, ...]
-    unsupported: tuple[Problem, ...]
+    problems: tuple[Problem, ...]
 
     @property
     def as_set(self) -> list[Variant]:
         """The variants with the resolved environment: an engine's default KV pool counts too."""
         return [replace(item.variant, env=item.env) for item in self.variants]
-
-    def max_model_len(self, variant: Variant, facts: Facts) -> int:
-        """Return the tokens of the longest request that a variant's server takes."""
-        return read_settings(variant, target=facts.target, device=self.device).max_model_len
 
 
 def resolve(facts: Facts, root: Path, engines: Engines, device: Device) -> Resolved:
@@ -46,7 +40,6 @@ def resolve(facts: Facts, root: Path, engines: Engines, device: Device) -> Resol
     spec = facts.spec
     resolved: list[ResolvedEngine] = []
     refused: list[Problem] = []
-    unsupported: list[Problem] = []
     for name, item in spec.variants.items():
         if (reason := facts.unreadable.get(item.weights)) is not None:
             refused.append(Problem(variant=name, kind="weights", message=reason))
@@ -65,16 +58,11 @@ def resolve(facts: Facts, root: Path, engines: Engines, device: Device) -> Resol
             continue
         resolved.append(made)
         refusal = engine.unsupported(made)
-        unsupported += (
+        refused += (
             Problem(variant=name, kind="unsupported", message=message)
             for message in (*problems(made.variant), *([refusal] if refusal else []))
         )
-    return Resolved(
-        device=device,
-        variants=tuple(resolved),
-        refused=tuple(refused),
-        unsupported=tuple(unsupported),
-    )
+    return Resolved(device=device, variants=tuple(resolved), problems=tuple(refused))
 
 
 def _variant(name: str, facts: Facts, root: Path) -> Variant:

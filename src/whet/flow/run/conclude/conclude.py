@@ -6,12 +6,25 @@ import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
-from whet.core.errors import UsageError
+from whet.checkpoint.tokenizer import read_vocabulary
+from whet.core.errors import UsageError, WhetError
 from whet.core.flags import drop_kv_sizing
+from whet.core.load import workload_key
 from whet.core.protocols import Observer
-from whet.core.records.decision import Decision, Excluded, LeverEffects, SpreadSet
+from whet.core.records.decision import (
+    Decision,
+    Excluded,
+    LeverEffects,
+    Spreads,
+    SpreadSet,
+    StartSpread,
+    UnlikeSpread,
+)
 from whet.core.records.evidence import VerdictSet
+from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.run import Run
 from whet.core.store import RunStore, write_atomic, write_json
 from whet.decision import DecisionInputs, TierInputs, decide
@@ -20,14 +33,17 @@ from whet.decision.effects import lever_effects
 from whet.decision.eligible import EligibleCell, split_eligible
 from whet.deploy.render import write_deployment
 from whet.flow.run.conclude.comparable import refuse_unlike
-from whet.flow.run.conclude.degenerate import examine_all
 from whet.flow.run.conclude.faults import engine_faults, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
 from whet.flow.run.conclude.speculation_map import speculation_map
-from whet.flow.run.conclude.spreads import spreads_of
 from whet.levers import lever_diff
+from whet.metrics.pooled import StartTable
 from whet.metrics.significance import looks_at
+from whet.metrics.spread import unlike_loads, unlike_variants
 from whet.predict.performance.bottleneck import with_bottleneck
+from whet.quality import TimedAnswer, examine_traffic
+
+_SPREAD_METRICS: Final = ("tps_mean", "ttft_p95_ms")
 
 
 def conclude(store: RunStore, observer: Observer) -> Decision:
@@ -205,3 +221,84 @@ def _refused(run: Run) -> Iterator[Excluded]:
             lowest = min(search.tried, key=lambda item: item.rate)
             why = f"no rate meets the objective: {lowest.rate} misses {', '.join(lowest.missed)}"
             yield Excluded(variant=name, load=None, reason=why, tier=run.tier, kind="no figures")
+
+
+def spreads_of(summary: RunSummary) -> Iterator[Spreads]:
+    """Yield the spread of throughput and of TTFT p95, over all starts of a run."""
+    for metric in _SPREAD_METRICS:
+        table = summary.fresh.get(metric) or summary.tables[metric]
+        pooled = table.spread.sd
+        if pooled is not None:
+            yield Spreads(
+                metric=metric,
+                pooled=pooled,
+                cells=tuple(_start_spreads(table)),
+                unlike=_unlike_spreads(table),
+            )
+
+
+def _start_spreads(table: StartTable) -> Iterator[StartSpread]:
+    places = {(name, block.load): 0 for block in table.pool for name in block.figures}
+    for block in table.pool:
+        for name, figures in block.figures.items():
+            places[name, block.load] += len(figures)
+    for (name, load), starts in places.items():
+        own = table.own_level((name, load)).sd
+        if own is not None:
+            yield StartSpread(variant=name, load=load, starts=starts, sd=own)
+
+
+def _unlike_spreads(table: StartTable) -> tuple[UnlikeSpread, ...]:
+    unlike = unlike_variants(table.pool)
+    unlike |= {load.words: sds for load, sds in unlike_loads(table.pool).items()}
+    return tuple(
+        UnlikeSpread(name=name, sd=sd, others=others) for name, (sd, others) in unlike.items()
+    )
+
+
+def examine_all(run: Run) -> tuple[DegenerateTraffic, ...]:
+    """Search every timed answer of the run and store a record for each variant that has any.
+
+    All trials count, also interrupted ones. The A/A repeat has no record of its own. Raises
+    ``StorageError`` where a record cannot be read or written.
+    """
+    spec = run.require_spec()
+    measured = {trial.variant for trial in run.trials}
+    timed = {name: _timed_answers(run, name) for name in run.engines if name in measured}
+    records = examine_traffic(timed, spec.baseline, ends=_end_tokens(run))
+    if spec.is_private:
+        # The counts alone: answers to a user's own prompts are not shown.
+        records = tuple(
+            replace(each, examples=(), reason=each.reason and each.reason.split(";")[0])
+            for each in records
+        )
+    for record in records:
+        run.store.put("degenerate", record.variant, record)
+    return records
+
+
+def _timed_answers(run: Run, name: str) -> Iterator[TimedAnswer]:
+    """The answers of a variant; failed requests are left out."""
+    for trial in run.trials:
+        if trial.variant != name:
+            continue
+        key = workload_key(trial.load, trial.trial)
+        sources = run.workloads[key].sources if key in run.workloads else ()
+        for event in trial.requests:
+            if event.error is None:
+                # Without sources, as in replays of a log, requests of one number are one prompt.
+                prompt = sources[event.index] if event.index < len(sources) else event.index
+                yield TimedAnswer(prompt=prompt, request=(key, event.index), text=event.text)
+
+
+def _end_tokens(run: Run) -> tuple[str, ...]:
+    """The texts of the tokens that end an answer; empty where the tokenizer is gone."""
+    facts = run.models.get("target")
+    if facts is None:
+        return ()
+    try:
+        ids = read_vocabulary(Path(facts.path)).ids
+    except (WhetError, OSError):
+        # Then forced text is judged past its end too, on both sides alike.
+        return ()
+    return tuple(token for token, at in ids.items() if at in facts.tokenizer.eos_token_ids)

@@ -20,7 +20,8 @@ from whet.engines import get_profile
 from whet.engines.memory import used_device_bytes
 from whet.flow.run.plan import Engines, Plan
 from whet.flow.run.traffic.workload import tokens_in_flight
-from whet.predict import Demand, longest_request, plan_variant
+from whet.predict.feasibility import longest_request, plan_variant
+from whet.predict.memory import Demand
 from whet.predict.settings import DEFAULT_UTILIZATION, Settings, read_settings
 
 _MARGIN: Final = 1.25

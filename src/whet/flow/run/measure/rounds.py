@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 from whet.core.errors import QuantizationError
 from whet.core.protocols import Observer
@@ -30,17 +29,13 @@ from whet.flow.run.resume import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """A server with what it measures in one round.
-
-    ``round`` counts the rounds of one call; the first checks answers if ``quality`` says so.
-    """
+    """A server with what it measures in one round: cells, answers, or its highest rate."""
 
     resolved: ResolvedEngine
     cells: Cells
-    round: int
-    label: str
-    quality: bool
-    title: str
+    label: str = ""
+    quality: bool = False
+    search: bool = False
 
     @property
     def name(self) -> str:
@@ -49,13 +44,12 @@ class Session:
 
     def pending(self, store: RunStore) -> PendingWork:
         """Return what the run lacks of it by now."""
-        first = self.quality and self.round == 0
         return PendingWork(
             resolved=self.resolved,
             trials=missing_trials(store, self.resolved, self.cells),
-            quality=first and lacks_quality(store, self.resolved),
+            quality=self.quality and lacks_quality(store, self.resolved),
             of=len(self.cells),
-            search=self.title == RATE_SEARCH and lacks_rates(store, self.resolved),
+            search=self.search and lacks_rates(store, self.resolved),
         )
 
 
@@ -63,39 +57,21 @@ Rounds = Sequence[Sequence[Session]]
 """Sessions by round, those of one round in the order of measurement."""
 
 
-class Executor(Protocol):
-    """Runs server sessions, somewhere."""
+class Executor:
+    """Runs server sessions: in this process, one after the other; a subclass, somewhere else."""
 
-    is_local: bool
-    """Whether servers start in this process, one session after the other."""
+    is_local = True
+    """Whether servers start in this process."""
 
     def require(self, plan: Plan, observer: Observer) -> None:
-        """Refuse a plan that it has no devices for, before anything is made."""
-        ...
+        """Refuse a plan that it has no devices for; preflight has checked this machine."""
 
     def width(self, plan: Plan) -> int:
         """Return how many sessions run side by side."""
-        ...
-
-    def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
-        """Run every session."""
-        ...
-
-
-class LocalExecutor:
-    """One session after the other, in this process."""
-
-    is_local = True
-
-    def require(self, plan: Plan, observer: Observer) -> None:
-        """Preflight has checked this machine."""
-
-    def width(self, plan: Plan) -> int:
-        """Return 1."""
         return 1
 
     def measure(self, plan: Plan, recorder: Recorder, engines: Engines, rounds: Rounds) -> None:
-        """Run the sessions in the order of the rounds."""
+        """Run every session, in the order of the rounds."""
         sessions = [each for part in rounds for each in part]
         starts_left = {each.name: MAX_STARTS for each in sessions}
         runner = SessionRunner(
@@ -147,7 +123,8 @@ class SessionWaves:
         then = time.monotonic()
         self.spent["quantizing"] += then - began
         if plan.spec.load.find is not None:
-            self._run(plan, wave, RATE_SEARCH)
+            searches = [[Session(resolved=item, cells=(), search=True)] for item, _ in wave.servers]
+            self.executor.measure(plan, self.recorder, self.engines, searches)
         for repeat in range(1 + REPEATS):
             works = [
                 pending_work(
@@ -159,25 +136,9 @@ class SessionWaves:
             first = tuple(item for item in servers if item[0] == plan.baseline())
             rest = tuple(item for item in servers if item not in first)
             for part in filter(None, (first, rest)):
-                self._run(plan, replace(wave, servers=part))
+                rounds = [[Session(resolved=x, cells=cells, quality=True)] for x, cells in part]
+                self.executor.measure(plan, self.recorder, self.engines, rounds)
         self.spent["measuring"] += time.monotonic() - then
-
-    def _run(self, plan: Plan, wave: Wave, title: str = "") -> None:
-        """Run one session for each server; those of a search for rates measure nothing else."""
-        rounds = [
-            [
-                Session(
-                    resolved=resolved,
-                    cells=() if title else cells,
-                    round=0,
-                    label="",
-                    quality=not title,
-                    title=title,
-                )
-            ]
-            for resolved, cells in wave.servers
-        ]
-        self.executor.measure(plan, self.recorder, self.engines, rounds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,7 +147,7 @@ class Measurer:
 
     recorder: Recorder
     engines: Engines
-    executor: Executor = field(default_factory=LocalExecutor)
+    executor: Executor = field(default_factory=Executor)
 
     def measure(
         self, plan: Plan, rounds: Sequence[Round], *, quality: bool, title: str = ""
@@ -242,19 +203,13 @@ class Measurer:
 def sessions_of(
     rounds: Sequence[Round], *, quality: bool, title: str
 ) -> Iterator[tuple[Session, ...]]:
-    """Yield the sessions of each round, in order."""
+    """Yield the sessions of each round, in order; the first round checks answers."""
     for number, part in enumerate(rounds):
         label = f"{title or 'round'} {number + 1} of {len(rounds)}" if rounds[1:] else title
+        first, search = quality and number == 0, title == RATE_SEARCH
         yield tuple(
-            Session(
-                resolved=resolved,
-                cells=cells,
-                round=number,
-                label=label,
-                quality=quality,
-                title=title,
-            )
-            for resolved, cells in part.servers
+            Session(resolved=item, cells=cells, label=label, quality=first, search=search)
+            for item, cells in part.servers
         )
 
 

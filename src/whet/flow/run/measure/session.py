@@ -93,14 +93,10 @@ class SessionRunner:
                 self._absorb_engine_failure(pending),
                 _serve(self.recorder, self.engines, pending) as server,
             ):
-                self._measure(server, pending)
+                measure_load(self.plan, self.recorder, server, pending, self.after)
+                measure_answers(self.plan, self.recorder, server, pending)
             label = "started again"
         self.after(pending.name, None)
-
-    def _measure(self, server: Server, pending: PendingWork) -> None:
-        """Measure load and quality on a running server; what was tried is no longer pending."""
-        measure_load(self.plan, self.recorder, server, pending, self.after)
-        measure_answers(self.plan, self.recorder, server, pending)
 
     @contextmanager
     def _absorb_engine_failure(self, pending: PendingWork) -> Iterator[None]:
@@ -134,7 +130,11 @@ def take_over(
     """Record one of ``together`` servers that came up; raise why it did not."""
     if isinstance(outcome, EngineStartError):
         raise outcome
-    ready = _store_start(recorder.store, outcome, pending)
+    profile = get_profile(pending.resolved.engine)
+    facts = profile.read_log(outcome.log_text())
+    declared = profile.read_declared(outcome.base_url)
+    pending.start = store_start(recorder.store, pending.name, outcome.start, (facts, declared))
+    ready = start_text(outcome.start, facts)
     crowd = f"{pending.name} ready in {ready}, one of {together} that came up together"
     recorder.observer.note(crowd if together > 1 else f"ready in {ready}")
     return outcome
@@ -148,15 +148,6 @@ def _serve(recorder: Recorder, engines: Engines, pending: PendingWork) -> Iterat
     serving = start.engine.serve(start.resolved, log=start.log)
     with watched(serving, recorder.observer.warn) as server:
         yield take_over(recorder, server, pending, 1)
-
-
-def _store_start(store: RunStore, server: Server, pending: PendingWork) -> str:
-    """Store the start, its number is that of the ``pending`` work; return what it took."""
-    profile = get_profile(pending.resolved.engine)
-    facts = profile.read_log(server.log_text())
-    declared = profile.read_declared(server.base_url)
-    pending.start = store_start(store, pending.name, server.start, (facts, declared))
-    return start_text(server.start, facts)
 
 
 def measure_load(
@@ -214,29 +205,24 @@ def _measure_cells(
         except (TrialLost, TrialInterrupted) as error:
             _store_trial(recorder, error.record, pending.start)
             raise
-        _store_trial(recorder, record, pending.start)
-        notices = get_profile(resolved.engine).read_log(server.log_text()[before:]).notices
-        _store_notices(recorder.store, record, notices)
+        key = _store_trial(recorder, record, pending.start)
+        # Notable log lines of the trial's time: a kernel compiled late, for one.
+        lines = get_profile(resolved.engine).read_log(server.log_text()[before:]).notices
+        notices = TrialNotices(variant=pending.name, load=point, trial=trial, notices=lines)
+        recorder.store.put("notices", key, notices)
         if trial < load.trials and all(each != point for each, _ in pending.trials):
             after(pending.name, point)
 
 
-def _store_trial(recorder: Recorder, record: TrialRecord, start: int) -> None:
+def _store_trial(recorder: Recorder, record: TrialRecord, start: int) -> str:
+    """Store a trial, and return its key."""
     record = replace(record, start=start)
     key = trial_key(record.variant, record.load, record.trial)
     usable = record.status == "complete" and record.health.valid
     recorder.store.put("trials", key, record, status="complete" if usable else "failed")
     if not usable:
         recorder.observer.warn(f"{key}: {record.failure or record.health.reason}")
-
-
-def _store_notices(store: RunStore, record: TrialRecord, notices: tuple[str, ...]) -> None:
-    """Store notable log lines of the trial's time: a kernel compiled late, for one."""
-    key = trial_key(record.variant, record.load, record.trial)
-    trial_notices = TrialNotices(
-        variant=record.variant, load=record.load, trial=record.trial, notices=notices
-    )
-    store.put("notices", key, trial_notices)
+    return key
 
 
 def report_cell(plan: Plan, recorder: Recorder, name: str, point: Load | None) -> None:

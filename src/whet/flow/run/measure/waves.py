@@ -12,7 +12,6 @@ from threading import Thread
 from typing import Final
 
 from whet.core.errors import EngineLostError, EngineStartError
-from whet.core.load import Load, trial_key
 from whet.core.protocols import Engine, Lines, Server
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
@@ -67,9 +66,7 @@ def pending_work(
     if not cells and load.find is None and lacks_rates(store, resolved):
         store_log_rate(load, store, resolved.variant.name)
     cells = cells or tuple(cells_of(searched_points(store, resolved), range(load.trials)))
-    invalid = {
-        cell: _trial(store, resolved, cell) for cell in invalid_trials(store, resolved, cells)
-    }
+    invalid = invalid_trials(store, resolved, cells)
     lacking = list(invalid) if repeat else missing_trials(store, resolved, cells)
     trials = [cell for cell in lacking if cell not in invalid or worth_repeating(invalid[cell])]
     search = load.find is not None and not repeat and lacks_rates(store, resolved)
@@ -86,15 +83,9 @@ def pending_work(
     )
 
 
-def _trial(store: RunStore, resolved: ResolvedEngine, cell: tuple[Load, int]) -> TrialRecord:
-    record = store.get("trials", trial_key(resolved.variant.name, *cell), TrialRecord)
-    assert record is not None, "an invalid trial is stored"
-    return record
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Held:
-    """A server that was measured and stays up until its answers are checked."""
+    """A server that is up, and stays so until its answers are checked."""
 
     plan: Plan
     pending: PendingWork
@@ -258,29 +249,27 @@ class LocalWaves:
         servers, outcomes = self._start(plan, group, meanwhile)
         self.finish()
         began, failed = time.monotonic(), list[str]()
-        up: list[tuple[int, PendingWork, Server]] = []
-        for number, ((pending, _), outcome) in enumerate(zip(group, outcomes, strict=True)):
+        up: list[_Held] = []
+        for number, ((pending, need), outcome) in enumerate(zip(group, outcomes, strict=True)):
             with self._absorb_loss(plan, wave, pending, failed):
                 server = take_over(self.recorder, outcome, pending, len(group))
-                up.append((number, pending, server))
-        for _, pending, server in up:
-            with self._absorb_loss(plan, wave, pending, failed):
-                server.ensure_alive()
-                after = partial(report_cell, plan, self.recorder)
-                measure_load(plan, self.recorder, server, pending, after)
-        wanted = wave.check()
-        for number, pending, server in up:
-            if pending.quality and pending.name in wanted and pending.name not in failed:
-                self.held.append(
+                up.append(
                     _Held(
                         plan=plan,
                         pending=pending,
                         server=server,
                         group=servers,
                         number=number,
-                        total=group[number][1].total,
+                        total=need.total,
                     )
                 )
+        for each in up:
+            with self._absorb_loss(plan, wave, each.pending, failed):
+                each.server.ensure_alive()
+                after = partial(report_cell, plan, self.recorder)
+                measure_load(plan, self.recorder, each.server, each.pending, after)
+        wanted = set(wave.check()).difference(failed)
+        self.held += (x for x in up if x.pending.quality and x.pending.name in wanted)
         if self.held:
             self.checks = _Checks(self.recorder.store, self.held)
             self.checks.start()

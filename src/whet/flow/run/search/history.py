@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from whet.core.load import Load
-from whet.core.records.search import Tried
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.decision.eligible import EligibleCell, quality_verdict
@@ -106,16 +105,13 @@ def stored_waves(run: Run) -> Mapping[int, tuple[Candidate, ...]]:
     waves: dict[int, tuple[Candidate, ...]] = {}
     for tried in run.tried.values():
         if tried.move is not None:
-            waves[tried.wave] = (*waves.get(tried.wave, ()), _candidate(tried))
+            candidate = Candidate(
+                name=tried.variant,
+                value=json.loads(tried.value),
+                move=tried.move,
+                base=tried.base or "",
+                why=tried.why,
+                promise=1.0,
+            )
+            waves[tried.wave] = (*waves.get(tried.wave, ()), candidate)
     return waves
-
-
-def _candidate(tried: Tried) -> Candidate:
-    return Candidate(
-        name=tried.variant,
-        value=json.loads(tried.value),
-        move=tried.move or "",
-        base=tried.base or "",
-        why=tried.why,
-        promise=1.0,
-    )

@@ -81,13 +81,10 @@ def measure_lengths(
 
 def lacks_lengths(spec: Spec, store: RunStore) -> bool:
     """Return whether answers have the model's own length, and it is still to be measured."""
-    return _are_natural(spec) and not store.done("lengths", "answers")
-
-
-def _are_natural(spec: Spec) -> bool:
+    natural = spec.load.trace is None and spec.workload.output_lengths == "natural"
     if spec.traffic is not None:
-        return spec.traffic.answers == "natural"
-    return spec.load.trace is None and spec.workload.output_lengths == "natural"
+        natural = spec.traffic.answers == "natural"
+    return natural and not store.done("lengths", "answers")
 
 
 def _prompts(plan: Plan) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -95,8 +92,7 @@ def _prompts(plan: Plan) -> Iterator[tuple[tuple[int, ...], int]]:
     spec = plan.spec
     if plan.inputs.traffic is None or spec.traffic is None:
         turns = sample_turns(plan.inputs.pool, plan.tokenizer, spec.workload, spec.model.variables)
-        for prompt in turns:
-            yield prompt, spec.workload.max_output_tokens
+        yield from ((prompt, spec.workload.max_output_tokens) for prompt in turns)
         return
     rows = [each.request for each in stored_part(plan.inputs.traffic, "load")[:SAMPLED_TURNS]]
     rendered = load_encoder(plan.tokenizer, variables=spec.model.chat_template_kwargs).ids_many(

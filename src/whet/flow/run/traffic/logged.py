@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +35,6 @@ from whet.quality.verdicts import MIN_DOCUMENTS
 from whet.requests import LoggedRequest, LogReader, count_doubt, media, plain_messages
 from whet.requests.records import request_line
 from whet.requests.sample import (
-    CAPACITY,
     PARTS,
     LogSample,
     Part,
@@ -90,7 +89,7 @@ class TrafficLog:
     @property
     def p99(self) -> int:
         """The length that 99 in 100 requests do not exceed."""
-        return _p99(map(sum, self.lengths))
+        return p99_of(map(sum, self.lengths))
 
     @property
     def facts(self) -> TrafficFacts:
@@ -116,9 +115,9 @@ class TrafficLog:
         """A workload with the log's lengths, for what is planned before anything is sent."""
         prompts, answers = zip(*self.lengths, strict=True)
         return WorkloadSpec(
-            max_input_tokens=_p99(prompts),
+            max_input_tokens=p99_of(prompts),
             min_output_tokens=min(answers),
-            max_output_tokens=_p99(answers),
+            max_output_tokens=p99_of(answers),
             input_output_ratio=sum(prompts) / sum(answers),
         )
 
@@ -128,7 +127,7 @@ class TrafficLog:
         words = f"{self.path.name}: {plural(sample.log_requests, 'request')}"
         if not sample.whole:
             words += f"; {len(sample.requests):,} are used"
-        reasons = "; ".join(f"{count:,} {reason}" for reason, count in self.left_out)
+        reasons = _reasons(dict(self.left_out))
         words = f"{words} (left out: {reasons})" if reasons else words
         return f"{words}; an ideal prefix cache answers {percent(self.hit_rate)} of their tokens"
 
@@ -235,7 +234,8 @@ def take_sample(
     return sample, counts, tuple(reader.check.doubts())
 
 
-def _p99(values: Iterable[int]) -> int:
+def p99_of(values: Iterable[int]) -> int:
+    """The value that 99 in 100 do not exceed."""
     row = sorted(values)
     return row[math.ceil(0.99 * len(row)) - 1]
 
@@ -255,7 +255,7 @@ def _answer_tokens(
     return len(encoder.encode(text)) if text else request.max_tokens
 
 
-def _reasons(left_out: Counter[str]) -> str:
+def _reasons(left_out: Mapping[str, int]) -> str:
     return "; ".join(f"{count:,} {reason}" for reason, count in left_out.items())
 
 
@@ -271,34 +271,11 @@ def sample_problems(log: TrafficLog, load: LoadSpec, longest: int) -> Iterator[s
     small = [part for part in parts if len(log.sample.part(part)) < load.min_requests]
     if small:
         least = max(math.ceil(load.min_requests / PARTS[part]) for part in parts)
-        groups = len({each.group for each in log.sample.requests})
-        advice = f"give a log of {least:,} requests or more, or lower load.min_requests"
-        if len(log.sample.requests) >= least:
-            advice = (
-                f"its {len(log.sample.requests):,} requests are of {plural(groups, 'conversation')}"
-                " or repeated prompt, which no two parts share: give a log with more of them"
-            )
         yield (
             f"a trial sends {load.min_requests:,} requests or more and the {small[0]} part of "
-            f"{log.path} has {len(log.sample.part(small[0])):,}: {advice}"
+            f"{log.path} has {len(log.sample.part(small[0])):,}: give a log of {least:,} requests "
+            "or more in many conversations, which no two parts share, or lower load.min_requests"
         )
-
-
-def repeat_doubt(log: TrafficLog, load: LoadSpec) -> str | None:
-    """Return a sentence where a trial sends requests of the log again; parts never share any."""
-    most = max(map(load.requests, load.points), default=0)
-    parts: tuple[Part, ...] = ("load", "confirmation") if load.confirm else ("load",)
-    smallest = min(parts, key=lambda part: len(log.sample.part(part)))
-    count = len(log.sample.part(smallest))
-    if count < load.min_requests or most <= count:
-        return None  # the first is an error
-    needed = math.ceil(most / PARTS[smallest])
-    fix = f"give a log of {needed:,} requests or more" if needed <= CAPACITY else "accept that"
-    return (
-        f"the largest trial sends {most:,} requests and the {smallest} part of {log.path.name} has "
-        f"{count:,}, so that some are sent again under another mark: {fix}, or lower "
-        "load.requests_per_slot"
-    )
 
 
 def write_parts(log: TrafficLog, folder: Path) -> None:

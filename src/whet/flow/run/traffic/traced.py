@@ -39,10 +39,6 @@ class Log:
     longest: Load
     """The highest rate at which the whole log takes ``load.seconds``."""
 
-    def at(self, rate: Load, requests: int) -> Trace:
-        """The rows of a trial at ``rate``: the log's beginning, or its first ``requests``."""
-        return self.beginning if rate == self.rate else cut_trace(self.whole, rows=requests)
-
 
 def read_log(load: LoadSpec) -> Log | None:
     """The log that ``load.trace`` names; ``UsageError`` where no load can be made of it."""
@@ -145,7 +141,9 @@ def build_log_load(
     log = read_log(load)
     assert log is not None, "the caller has checked load.trace"
     tokenizer = load_text_tokenizer(target.tokenizer)
-    part = log.at(rate, load.requests(rate))
+    part = log.beginning
+    if rate != log.rate:
+        part = cut_trace(log.whole, rows=load.requests(rate))
     part = replace(part, rows=tuple(_marked(row, f"[{play}] ", tokenizer) for row in part.rows))
     speed = 1.0 if rate == log.rate or part.rate_rps is None else rate.value / part.rate_rps
     request = BenchRequest(

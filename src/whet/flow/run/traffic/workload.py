@@ -60,13 +60,7 @@ def trial_plan(
     facts of the traffic are stored; ``UsageError`` where another variant's traffic differs.
     """
     (point, trial), variant, lengths = cell, resolved.variant, output_lengths(store)
-    draw = Draw(
-        requests=plan.spec.load.requests(point),
-        load=point,
-        trial=trial,
-        block_size=plan.block_size(variant),
-        warmup=warmup,
-    )
+    draw = _draw(plan, variant, point, trial, warmup)
     sent = _requests(plan, draw, lengths)
     _require_same(plan, store, sent.workload.facts, workload_key(point, trial))
     if resolved.url is not None:
@@ -97,13 +91,7 @@ def tokens_in_flight(plan: Plan, store: RunStore, variant: Variant, point: Load)
     Those of a closed loop at ``point``, prompts and answers; with a prefix cache what they share
     counts once.
     """
-    draw = Draw(
-        requests=plan.spec.load.requests(point),
-        load=point,
-        trial=0,
-        block_size=plan.block_size(variant),
-    )
-    lengths = output_lengths(store)
+    draw, lengths = _draw(plan, variant, point, 0, 0), output_lengths(store)
     if lacks_lengths(plan.spec, store):  # before the first server has answered
         lengths = (plan.workload.max_output_tokens,)
     sent = _requests(plan, draw, lengths).workload.requests
@@ -118,6 +106,11 @@ def tokens_in_flight(plan: Plan, store: RunStore, variant: Variant, point: Load)
     return most
 
 
+def _draw(plan: Plan, variant: Variant, point: Load, trial: int, warmup: int) -> Draw:
+    requests, block_size = plan.spec.load.requests(point), plan.block_size(variant)
+    return Draw(requests=requests, load=point, trial=trial, block_size=block_size, warmup=warmup)
+
+
 def _requests(plan: Plan, draw: Draw, lengths: Sequence[int]) -> PlannedLoad:
     """Return requests, warm-up and arrivals, the same for every variant."""
     load, point = plan.spec.load, draw.load
@@ -126,7 +119,10 @@ def _requests(plan: Plan, draw: Draw, lengths: Sequence[int]) -> PlannedLoad:
         play = "-".join(filter(None, (workload_key(point, draw.trial), draw.attempt)))
         return build_log_load(load, point, target, play=play, warmup=draw.warmup)
     if plan.inputs.traffic is not None:
-        sent = _of_sample(plan, plan.inputs.traffic, draw, lengths)
+        part: Part = "load" if draw.trial < load.trials else "confirmation"
+        rows = stored_part(plan.inputs.traffic, part)
+        encoder = _encoder(plan.tokenizer, plan.spec.model.variables)
+        sent = build_logged(rows, encoder, draw=draw, lengths=lengths)
     else:
         sent = _generated(plan, draw, lengths)
     if not point.is_open:
@@ -144,13 +140,6 @@ def _generated(plan: Plan, draw: Draw, lengths: Sequence[int]) -> PlannedLoad:
         lengths=lengths,
         variables=plan.spec.model.variables,
     )
-
-
-def _of_sample(plan: Plan, path: Path, draw: Draw, lengths: Sequence[int]) -> PlannedLoad:
-    """Return conversations of the user's log."""
-    part: Part = "load" if draw.trial < plan.spec.load.trials else "confirmation"
-    encoder = _encoder(plan.tokenizer, plan.spec.model.variables)
-    return build_logged(stored_part(path, part), encoder, draw=draw, lengths=lengths)
 
 
 @lru_cache(maxsize=1)

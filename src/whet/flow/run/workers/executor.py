@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +28,7 @@ from whet.core.records.load import WorkloadFacts
 from whet.core.run import Run
 from whet.core.starts import every_start, start_key, store_start
 from whet.core.store import RunStore, write_atomic
-from whet.flow.run.measure.rounds import Rounds, Session
+from whet.flow.run.measure.rounds import Executor, Rounds, Session
 from whet.flow.run.measure.session import MAX_STARTS, PendingWork, summarize_cells
 from whet.flow.run.plan import Engines, Inputs, Plan, Recorder
 from whet.flow.run.traffic.lengths import lacks_lengths
@@ -47,17 +47,6 @@ _OF_A_START: Final = frozenset({"starts", "facts", "declared"})
 _ANSWER_FOLDERS: Final = ("top_logprobs", "golden", "inputs/golden")
 
 
-@contextmanager
-def ray_executor(address: str | None) -> Iterator[RayExecutor]:
-    """An executor on a running cluster; every session and engine is ended at the end."""
-    with connect(address) as ray:
-        executor = RayExecutor(ray)
-        try:
-            yield executor
-        finally:
-            executor.close()
-
-
 @dataclass(slots=True)
 class _Track:
     """The sessions of a round that are left, and the placement group that holds their device.
@@ -71,7 +60,7 @@ class _Track:
     starts: int = 0
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Gives sessions to Ray and stores what they return. Made by ``ray_executor``.
 
     A round stays on one device, so that differences between its variants hold nothing of the
@@ -97,7 +86,7 @@ class RayExecutor:
                 "already",
                 fix="leave one of the two out",
             )
-        workers = require_workers(self._ray, plan)
+        workers = _require_workers(self._ray, plan)
         rounds = 1 if plan.spec.load.order == "blocks" else plan.spec.load.trials
         if rounds < workers:
             observer.warn(
@@ -212,8 +201,8 @@ def _cause(error: Exception) -> Exception:
 
 
 @contextmanager
-def connect(address: str | None) -> Iterator[ModuleType]:
-    """Connect to a running cluster and yield the ``ray`` module; disconnect at the end.
+def ray_executor(address: str | None) -> Iterator[RayExecutor]:
+    """An executor on a running cluster; every session and engine is ended at the end.
 
     ``address`` is HOST:PORT of the head; None is the cluster that this machine is a node of.
     Raises ``UsageError``.
@@ -239,7 +228,8 @@ def connect(address: str | None) -> Iterator[ModuleType]:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray has set its own
     try:
-        yield ray
+        with closing(RayExecutor(ray)) as executor:
+            yield executor
     finally:
         ray.shutdown()
 
@@ -280,7 +270,7 @@ def await_workers(ray: ModuleType, demand: dict[str, float]) -> int:
     return workers
 
 
-def require_workers(ray: ModuleType, plan: Plan) -> int:
+def _require_workers(ray: ModuleType, plan: Plan) -> int:
     """Sessions that fit; ``InfeasibleError`` for none, and for devices of another kind."""
     demand = demand_of(ray, plan)
     if plan.device.kind == "cpu" and any(node.get("GPU") for node in _offers(ray)):
@@ -334,8 +324,8 @@ def known_files(store: RunStore, *, answers: bool) -> Files:
         for key in store.keys(kind)
     ]
     paths = [store.path(str(each["kind"]), f"{each['key']}.json") for each in entries]
-    for folder in _ANSWER_FOLDERS if answers else ():
-        paths += sorted(store.path(folder).glob("*"))
+    folders = _ANSWER_FOLDERS if answers else ()
+    paths += (path for folder in folders for path in sorted(store.path(folder).glob("*")))
     files = {str(p.relative_to(store.root)): p.read_bytes() for p in paths if p.is_file()}
     journal = b"".join(json.dumps(each).encode() + b"\n" for each in entries)
     return files | {JOURNAL: journal}

@@ -1,4 +1,4 @@
-"""What is said before a run without stopping it, and what the scheduler would refuse."""
+"""What the engine would refuse: settings of the scheduler, devices, adapters."""
 
 from __future__ import annotations
 
@@ -15,14 +15,8 @@ from tests.records import model
 from whet.core.records.engine import Variant
 from whet.core.records.plan import Problem
 from whet.core.spec import Spec, parse_spec
-from whet.predict import Traffic, advise, assess_variants, fitting_length
+from whet.predict.feasibility import assess_variants
 from whet.predict.settings import read_settings
-
-QUIET = Traffic(largest_batch=8, p99_tokens=None, longest_tokens=None)
-
-
-def said(found: Variant, traffic: Traffic = QUIET, **shape: Any) -> tuple[str, ...]:
-    return advise(found, target=model(**shape), device=gpu(80), traffic=traffic)
 
 
 def spec_of(**change: Any) -> Spec:
@@ -48,53 +42,8 @@ def problems(found: Variant, *, devices: int = 1, **shape: Any) -> list[Problem]
     )
 
 
-def test_a_plain_variant_needs_no_advice() -> None:
-    assert said(variant()) == ()
+def test_a_plain_variant_has_no_problem() -> None:
     assert problems(variant()) == []
-
-
-@pytest.mark.parametrize(("value", "warned"), [(0.93, False), (0.94, True)])
-def test_high_utilization(value: float, warned: bool) -> None:
-    found = said(variant(gpu_memory_utilization=value))
-    assert bool(found) is warned
-    assert all("set it to 0.92" in sentence for sentence in found)
-    on_cpu = advise(
-        variant(gpu_memory_utilization=value), target=model(), device=cpu(), traffic=QUIET
-    )
-    assert on_cpu == ()
-
-
-def test_the_length_that_is_enough() -> None:
-    # A tenth above 1,152 is 1,268 and the next step of 128 is 1,280; the longest goes before it.
-    assert fitting_length(Traffic(largest_batch=1, p99_tokens=1152, longest_tokens=1200)) == 1280
-    assert fitting_length(Traffic(largest_batch=1, p99_tokens=1152, longest_tokens=1281)) == 1408
-    assert fitting_length(QUIET) is None
-
-
-@pytest.mark.parametrize(("length", "warned"), [(1919, False), (1920, True), (4096, True)])
-def test_a_length_far_beyond_the_traffic(length: int, warned: bool) -> None:
-    traffic = Traffic(largest_batch=8, p99_tokens=1152, longest_tokens=1200)
-    found = said(variant(max_model_len=length), traffic)
-    assert bool(found) is warned
-    if warned:
-        (sentence,) = found
-        assert f"max_model_len {length:,}, while 99 in 100 requests fit 1,152" in sentence
-        assert "set it to 1,280" in sentence
-
-
-def test_the_models_own_length_counts_where_none_is_set() -> None:
-    traffic = Traffic(largest_batch=8, p99_tokens=100, longest_tokens=100)
-    (sentence,) = said(variant(), traffic, max_position=131072)
-    assert "max_model_len 131,072" in sentence
-
-
-def test_a_batch_that_queues() -> None:
-    traffic = replace(QUIET, largest_batch=64)
-    (sentence,) = said(variant(max_num_seqs=32), traffic)
-    assert "batch 64 will queue" in sentence
-    assert "at least 64" in sentence
-    assert said(variant(max_num_seqs=64), traffic) == ()
-    assert said(variant(max_num_seqs=32, data_parallel_size=2), traffic) == ()
 
 
 def test_a_cpu_serves_128_at_once_unless_told_otherwise() -> None:
@@ -104,23 +53,11 @@ def test_a_cpu_serves_128_at_once_unless_told_otherwise() -> None:
     assert (split.batched_tokens, split.max_seqs) == (4096, 256)
 
 
-def test_cold_adapters() -> None:
-    three = tuple((name, f"/adapters/{name}") for name in "abc")
-    (sentence,) = said(replace(variant(), loras=three, max_loras=1))
-    assert sentence.startswith("max_loras 1 for 3 adapters: 2 at a time are cold")
-    assert said(replace(variant(), loras=three, max_loras=3)) == ()
-
-
 @pytest.mark.parametrize(
     ("args", "told"),
     [
         ({"max_num_batched_tokens": 64, "max_num_seqs": 128}, "is below max_num_seqs 128"),
         ({"max_num_seqs": 4000}, "max_num_batched_tokens 2048 is below max_num_seqs 4000"),
-        (
-            {"max_num_batched_tokens": 1024, "enable_chunked_prefill": False},
-            "below max_model_len 4096, and without chunked prefill",
-        ),
-        ({"enable_expert_parallel": True}, "LlamaForCausalLM is dense; leave it out"),
     ],
 )
 def test_settings_that_the_engine_refuses(args: dict[str, Any], told: str) -> None:
