@@ -16,7 +16,13 @@ from tests.flow.stage import FakeEngine, install
 from tests.scripted_server import scripted_server
 from whet.core.errors import UsageError
 from whet.demo import pair_paths
-from whet.flow.bench.options import BenchOptions, LoadOptions, PromptOptions, ServerOptions
+from whet.flow.bench.options import (
+    BenchOptions,
+    LoadOptions,
+    PromptOptions,
+    ServerOptions,
+    SourceOptions,
+)
 from whet.flow.run.options import RunOptions, SpecOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
@@ -45,8 +51,8 @@ def test_a_load_test_returns_its_trials() -> None:
 
 
 def test_options_that_do_not_go_together_are_refused() -> None:
-    options = BenchOptions(load=LoadOptions(constant=True))
-    with pytest.raises(UsageError, match="--constant needs --request-rate"):
+    options = BenchOptions(source=SourceOptions(trace=Path("trace.jsonl"), trace_speed=0))
+    with pytest.raises(UsageError, match="--trace-speed 0: give a finite number above 0"):
         whet.bench("http://127.0.0.1:1", options)
 
 

@@ -354,11 +354,14 @@ class Run:
 
     @property
     def without_quality(self) -> tuple[str, ...]:
-        """In sentences, the measured variants that no quality check has seen."""
+        """In sentences, the measured variants that no quality check has seen.
+
+        A search checks the answers of what leads only; of the others those that failed are named.
+        """
         sentences = []
         for name in self._required_variants:
-            if self._has_begun(name) and name not in self.quality:
-                reason = self.store.reason("quality", name)
+            reason = self.store.reason("quality", name)
+            if self._has_begun(name) and name not in self.quality and (reason or not self.search):
                 sentences.append(f"{name} has no quality record{f': {reason}' if reason else ''}.")
         return tuple(sentences)
 

@@ -91,7 +91,7 @@ def assess_variants(
             continue
         case = _Case(
             variant=variant,
-            target=_served(target, stored),
+            target=_shape_of(target, stored),
             stored=stored,
             draft=own_draft,
             device=device,
@@ -131,7 +131,7 @@ class _Models:
         stored = self.weights(variant)
         return plan_memory(
             variant,
-            target=_served(self.target, stored),
+            target=_shape_of(self.target, stored),
             stored=stored,
             draft=self.draft_of(variant),
             device=device,
@@ -266,7 +266,7 @@ def _adapters(case: _Case) -> Iterator[Problem]:
             )
 
 
-def _served(target: ModelFacts, stored: ModelFacts) -> ModelFacts:
+def _shape_of(target: ModelFacts, stored: ModelFacts) -> ModelFacts:
     """Return what gives a variant its shape: 16-bit weights may be of another model."""
     same = all(getattr(target, size) == getattr(stored, size) for size in _SIZES)
     return target if same or stored.stored.scheme not in UNQUANTIZED else stored

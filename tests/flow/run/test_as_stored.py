@@ -149,11 +149,9 @@ def test_weights_of_another_model(tmp_path: Path, made: dict[str, Path]) -> None
     write_tiny_llama(tmp_path / "other")
     variants = {"stored": {}, "own": {"weights": "./other"}}
     problem = only(tmp_path, spec_of(tmp_path, made["w4"], variants=variants))
-    assert (problem.variant, problem.kind) == ("own", "shape")
+    assert (problem.variant, problem.kind) == ("own", "tokenizer")
     assert "in the target and" in problem.message
-    assert problem.message.endswith(
-        "give quantized weights of this target, with its tokenizer files"
-    )
+    assert problem.message.endswith("with the target's tokenizer files")
 
 
 def test_weights_with_another_chat_template(tmp_path: Path, made: dict[str, Path]) -> None:

@@ -195,8 +195,8 @@ class Search:
         )
         if not candidates:
             self.stopped = "nothing better is expected"
-        if candidates and self._made(candidates[0]):
-            candidates = list(filter(self._made, candidates))  # what lacks weights waits for them
+        if candidates and self._at_hand(candidates[0]):
+            candidates = list(filter(self._at_hand, candidates))
         room_s = self.clock.left_s - self.reserve_s - (self.start_s or self._start_s)
         fits = max(0, int(room_s / (self.each_s or _CELL_S)))
         if candidates and not fits:
@@ -207,10 +207,11 @@ class Search:
         grown = self.grower.preview(self.plan, {each.name: each.value for each in batch})
         return batch[: waves.width(grown, grown.resolved[len(self.plan.resolved) :])]
 
-    def _made(self, each: Candidate) -> bool:
-        weights = each.value.get("weights")
-        made = Run(self.recorder.store).quantized
-        return weights not in self.situation.recipes or weights in made
+    def _at_hand(self, each: Candidate) -> bool:
+        """Whether its weights are there, or made in seconds; others are made meanwhile."""
+        name = str(each.value.get("weights"))
+        recipe, made = self.situation.recipes.get(name), Run(self.recorder.store).quantized
+        return recipe is None or recipe.method == "rtn" or name in made
 
     def _grown(self, batch: Sequence[Candidate]) -> tuple[ResolvedEngine, ...]:
         before = len(self.plan.resolved)
