@@ -1,7 +1,7 @@
 """Jobs on a host with GPUs, side by side, each on its own GPU, until a deadline.
 
     python -m lab.gpu_host PLAN.yaml WORK [--limit SECONDS] [--list]
-    python -m lab.gpu_host log TOKENIZER OUT.jsonl
+    python -m lab.gpu_host log TOKENIZER OUT.jsonl [--own TOKENS] [--answers TOKENS] …
 
 ``lab/hosts/`` has examples. PLAN has ``jobs``: a name, and its ``run`` (a shell command, in the
 repository's folder, with WORK in the environment), ``gpu`` (its index; the job then has that GPU
@@ -10,7 +10,8 @@ alone and its share of the processor's cores), ``after`` (names of jobs that mus
 command. WORK/jobs.txt is the journal, WORK/NAME.log a job's output, and WORK/done is written at the
 end. At the deadline what runs is interrupted, which a run of whet survives.
 
-``log`` writes a request log with one long system prompt, the traffic of the 7B testbed.
+``log`` writes a request log with one long system prompt, the traffic of the 7B testbed; with
+``--own`` each request has a long text of its own and an answer of exactly ``--answers`` tokens.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -59,10 +61,16 @@ class Job:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, run and exit with the number of jobs that did not end well."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["log"]:
-        write_log(Path(words[1]), Path(words[2]))
-        return
     parser = argparse.ArgumentParser(description=__doc__)
+    if words[:1] == ["log"]:
+        parser.add_argument("tokenizer", type=Path)
+        parser.add_argument("out", type=Path)
+        parser.add_argument("--own", type=int, default=0, help="tokens of each prompt's own text")
+        parser.add_argument("--answers", type=int, default=MOST_TOKENS, help="tokens at most")
+        parser.add_argument("--requests", type=int, default=REQUESTS)
+        parser.add_argument("--temperature", type=float, default=0.0)
+        write_log(**vars(parser.parse_args(words[1:])))
+        return
     parser.add_argument("plan", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--limit", type=float, default=float("inf"))
@@ -134,11 +142,14 @@ def _begin(job: Job, work: Path, gpus: int, also: str) -> None:
         )
 
 
-def write_log(tokenizer: Path, out: Path) -> None:
-    """Write a log of greedy chats: one system prompt, and the longer built-in user turns.
+def write_log(
+    tokenizer: Path, out: Path, *, own: int, answers: int, requests: int, temperature: float
+) -> None:
+    """Write a log of chats: one system prompt, and the longer built-in user turns.
 
     The system prompt is the first long one with articles of the others' catalogues added
-    until it has ``SYSTEM_TOKENS`` tokens, to within one article.
+    until it has ``SYSTEM_TOKENS`` tokens, to within one article. With ``own`` it is left out, and
+    each request has so many tokens of other turns, to within one turn, in an order of its own.
     """
     from transformers import AutoTokenizer
 
@@ -153,15 +164,19 @@ def write_log(tokenizer: Path, out: Path) -> None:
     users = [item["text"] for item in texts if item["kind"] == "user"]
     more = [line for other in others for line in articles(other)]
     system = filled(long, more, limit=SYSTEM_TOKENS, count=lambda text: len(count(text)))
-    turns = [text for text in users if len(count(text)) >= USER_TOKENS]
+    turns = {text: len(count(text)) for text in users if len(count(text)) >= USER_TOKENS}
     rows = []
-    for number in range(REQUESTS):
-        text = turns[number % len(turns)]
-        messages = [
-            {"role": "system", "content": system},
-            {"role": "user", "content": f"Ticket {number}. {text}"},
-        ]
-        rows.append({"messages": messages, "temperature": 0, "max_tokens": MOST_TOKENS})
+    for number in range(requests):
+        text = f"Ticket {number}. {list(turns)[number % len(turns)]}"
+        row: dict[str, Any] = {"temperature": temperature, "max_tokens": answers}
+        if own:
+            left = own
+            for other in Random(number).sample(list(turns), len(turns)):
+                left -= turns[other]
+                text += f"\n{other}" if left >= 0 else ""
+            row["usage"] = {"completion_tokens": answers}
+        prompt = [] if own else [{"role": "system", "content": system}]
+        rows.append({"messages": [*prompt, {"role": "user", "content": text}], **row})
     write_atomic(out, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
 
 

@@ -37,8 +37,9 @@ variants:
 baseline: default
 traffic: {{log: {log}, keep_prompts: true}}   # requests of a support desk
 load:
-  concurrency: [1, 8]
-  trials: 1         # the finalists are started again, until their difference shows
+  concurrency: [8]
+  trials: 1
+  max_starts: 4     # of each finalist, until their difference shows
   min_requests: 12
   requests_per_slot: 12
   warmup_requests: 12

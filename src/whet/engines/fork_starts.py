@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -78,17 +78,20 @@ class ForkedGuardian:
             self._connection.shutdown(socket.SHUT_WR)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class ForkParent:
-    """A process that forks servers of one Python and one environment.
+    """A process that forks servers of one Python and one environment; it begins with the first.
 
     ``path`` is its socket; variables of ``late`` are read after the imports.
     """
 
-    process: EngineProcess
+    argv: Sequence[str]
     path: Path
+    log: Path
     env: Mapping[str, str]
+    own: Mapping[str, str]
     late: Sequence[str]
+    process: EngineProcess | None = None
 
     def fork(
         self, argv: Sequence[str], *, env: Mapping[str, str], log: Path, grace_s: float
@@ -106,12 +109,12 @@ class ForkParent:
             connection.sendall(f"{json.dumps(start)}\n".encode())
             return ForkedGuardian(connection)
         except (OSError, ValueError, psutil.Error) as error:
-            with suppress(OSError), self.process.log.open("a") as file:
+            with suppress(OSError), self.log.open("a") as file:
                 file.write(f"{log.stem} is started plainly: {error}\n")
             return None
 
     def _check(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        if [*argv[:2]] != [self.process.argv[0], "-m"]:
+        if [*argv[:2]] != [self.argv[0], "-m"]:
             raise ValueError("it is another program")
         names = {name for name, _ in self.env.items() ^ env.items()} - {*self.late}
         if names:
@@ -119,6 +122,8 @@ class ForkParent:
 
     def _connect(self) -> socket.socket:
         """Connect once the imports are done. ``OSError`` where they failed."""
+        if self.process is None:
+            self.process = EngineProcess(self.argv, env={**self.own, **self.env}, log=self.log)
         deadline = time.monotonic() + _IMPORT_S
         while True:
             connection = socket.socket(socket.AF_UNIX)
@@ -144,24 +149,39 @@ def fork_parent(
     late: Sequence[str],
     log: Path,
 ) -> Iterator[ForkParent]:
-    """Import ``modules`` with ``python`` in the background; end what was forked with the parent.
+    """Import ``modules`` with ``python`` at the first start; end what was forked with the parent.
 
     Servers with the environment ``env`` are forked; each has those of ``own`` that it lacks.
     """
     with tempfile.TemporaryDirectory(prefix="whet-") as folder:
         path = Path(folder) / "fork"
         argv = [python, "-P", str(_PROGRAM), str(path), *modules]
-        process = EngineProcess(argv, env={**own, **env}, log=log)
+        parent = ForkParent(argv=argv, path=path, log=log, env=env, own=own, late=late)
         try:
-            yield ForkParent(process=process, path=path, env=env, late=late)
+            yield parent
         finally:
-            process.stop()
+            if parent.process is not None:
+                parent.process.stop()
+
+
+@contextmanager
+def warm_engines(
+    engines: Callable[[str], Engine], servers: Sequence[ResolvedEngine], *, log: Path
+) -> Iterator[Callable[[str], Engine]]:
+    """Yield ``engines`` by name, those of ``servers`` with forked starts where they have them."""
+    with ExitStack() as stack:
+        warm: dict[str, Engine] = {}
+        for each in servers:
+            if each.engine not in warm and each.url is None:
+                up = warm_engine(engines(each.engine), each, log=log)
+                warm[each.engine] = stack.enter_context(up)
+        yield lambda name: warm.get(name) or engines(name)
 
 
 def warm_engine(
     engine: Engine, resolved: ResolvedEngine, *, log: Path
 ) -> AbstractContextManager[Engine]:
-    """The engine, with forked starts where it has them; for a search, not for what is deployed.
+    """The engine, with forked starts where it has them; what is deployed starts plainly.
 
     ``resolved`` is any of the servers that will be started: those with its Python and environment
     are forked. ``log`` holds why others are not. The guardian of a forked server needs Linux.

@@ -186,8 +186,9 @@ class VariantSpec(Strict):
     weights: Annotated[
         Weights,
         Field(
-            description="The target's own (16bit or as_stored), a recipe's name, or quantized "
-            "weights of the target: ./folder or a hub id."
+            description="The target's own (16bit or as_stored), a recipe's name, quantized "
+            "weights of the target, or another model in 16 bits with the target's tokenizer: "
+            "./folder or a hub id."
         ),
     ] = SIXTEEN_BIT
     speculation: Annotated[SpeculationSpec | None, Field(description="Speculative decoding.")] = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from whet.core.names import require_name
@@ -12,6 +13,7 @@ from whet.core.redact import one_line
 from whet.core.spec import Spec, redacted_source
 from whet.core.store import RunStore, write_atomic
 from whet.engines import get_engine
+from whet.engines.fork_starts import warm_engines
 from whet.flow.run.check.check import Grower, prepare
 from whet.flow.run.check.situation import prepare_search
 from whet.flow.run.conclude.conclude import conclude
@@ -45,21 +47,22 @@ def run(
     executor = executor or Executor()
     plan = prepare(spec, recorder, engines, skip_infeasible=skip_infeasible)
     executor.require(plan, recorder.observer)
-    measurer = Measurer(recorder=recorder, engines=engines, executor=executor)
-    if spec.search is None:
-        plan = quantize_recipes(plan, recorder)
-        measure_all(plan, recorder, measurer)
-        check_answers(plan, recorder.store, measurer)
-        confirm(plan, recorder, measurer)
-    else:
-        search_and_confirm(plan, recorder, measurer)
+    warm = warm_engines(engines, plan.resolved, log=recorder.store.path("logs", "fork-parent.log"))
+    with warm if executor.is_local else nullcontext(engines) as up:
+        measurer = Measurer(recorder=recorder, engines=up, executor=executor)
+        if spec.search is None:
+            plan = quantize_recipes(plan, recorder)
+            measure_all(plan, recorder, measurer)
+            check_answers(plan, recorder.store, measurer)
+            confirm(plan, recorder, measurer)
+        else:
+            search_and_confirm(plan, recorder, measurer)
     return conclude(recorder.store, recorder.observer)
 
 
 def search_and_confirm(plan: Plan, recorder: Recorder, measurer: Measurer) -> None:
     """Let the search choose what is measured, and confirm what it found, within one clock."""
     facts, situation = prepare_search(plan, recorder)
-
     grower = Grower(
         facts=facts, recipes=situation.recipes, recorder=recorder, engines=measurer.engines
     )

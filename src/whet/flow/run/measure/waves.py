@@ -12,11 +12,10 @@ from threading import Thread
 from typing import Final
 
 from whet.core.errors import EngineLostError, EngineStartError
-from whet.core.protocols import Engine, Lines, Server
+from whet.core.protocols import Lines, Server
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
 from whet.core.store import RunStore
-from whet.engines.fork_starts import warm_engine
 from whet.engines.together import Group, start_together
 from whet.flow.run.measure.room import (
     Need,
@@ -139,8 +138,6 @@ class LocalWaves:
     )
     held: list[_Held] = field(default_factory=list)
     checks: _Checks | None = None
-    warm: dict[str, Engine] = field(default_factory=dict)
-    """Engines by name, with the imports of a server done once for all starts."""
     free: int = 0
     """Bytes for servers on each device, as it was when none was up."""
 
@@ -286,8 +283,6 @@ class LocalWaves:
     ) -> tuple[Group, tuple[Server | EngineStartError, ...]]:
         """Start servers together, and run ``meanwhile`` in this thread."""
         recorder, engines = self.recorder, self.engines
-        for pending, _ in group:
-            self._warm_up(pending.resolved)
         if meanwhile is not None and group[0][1].alone and plan.device.kind == "cuda":
             self._run(meanwhile)  # the server will take all of the device
             meanwhile = None
@@ -297,7 +292,7 @@ class LocalWaves:
         starts = [
             wanted_start(
                 recorder.store,
-                self.warm.__getitem__,
+                engines,
                 each,
                 as_started(plan, engines, each.resolved, need),
             )
@@ -311,13 +306,6 @@ class LocalWaves:
         self.spent["starts"] += servers.ended_s - began
         self.spent["quantizing"] += max(0.0, then - servers.ended_s)
         return servers, outcomes
-
-    def _warm_up(self, resolved: ResolvedEngine) -> None:
-        if resolved.engine not in self.warm:
-            engine = self.engines(resolved.engine)
-            log = self.recorder.store.path("logs", "fork-parent.log")
-            warm = warm_engine(engine, resolved, log=log)
-            self.warm[resolved.engine] = self.stack.enter_context(warm)
 
     def _run(self, meanwhile: Callable[[], object]) -> None:
         began = time.monotonic()
