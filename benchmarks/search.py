@@ -44,7 +44,7 @@ All three were seen on an H200: 67 s, 22 s, and 178 s for four new ones (results
 _CELL_S: Final = 15.0
 _QUANTIZING_S: Final = {"fp8": 30.0}
 _FOUR_BITS_S: Final = 120.0
-_WIDTH: Final = 3
+_WIDTH: Final = 4
 _CONFIRMATION_S: Final = 2 * 2 * (_KNOWN_S + _CELL_S)
 _ATTEMPTS: Final = 3
 
@@ -226,7 +226,7 @@ def _roots(problem: Problem) -> list[Outcome]:
 
 WAYS: Final = {
     "search": replay,
-    "random, waves of 3": randomly(_WIDTH),
+    "random, waves of 4": randomly(_WIDTH),
     "random, one by one": randomly(1),
     "rule of thumb": rule_of_thumb,
 }
