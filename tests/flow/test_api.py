@@ -51,8 +51,9 @@ def test_a_load_test_returns_its_trials() -> None:
 
 
 def test_options_that_do_not_go_together_are_refused() -> None:
-    options = BenchOptions(source=SourceOptions(trace=Path("trace.jsonl"), trace_speed=0))
-    with pytest.raises(UsageError, match="--trace-speed 0: give a finite number above 0"):
+    log = Path("log.jsonl")
+    options = BenchOptions(source=SourceOptions(trace=log, dataset_path=log))
+    with pytest.raises(UsageError, match="are different traffic"):
         whet.bench("http://127.0.0.1:1", options)
 
 

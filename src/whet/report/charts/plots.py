@@ -150,7 +150,9 @@ def _encoding(kind: Any, field: str, axis: Axis) -> Any:
         sort = list(axis.order) if axis.order else None
         return kind(f"{field}:O", title=axis.title, sort=sort).axis(labelAngle=0)
     scaled = kind(f"{field}:Q", title=axis.title).axis(format=axis.form, tickCount=6)
-    return scaled.scale(type=axis.scale, zero=axis.zero, nice=axis.scale != "log")
+    if axis.scale == "log":  # nice would go to whole powers of ten; marks at an edge would be cut
+        return scaled.scale(type="log", nice=False, padding=12)
+    return scaled.scale(type=axis.scale, zero=axis.zero, nice=True)
 
 
 def _scaled(kind: Any, names: Sequence[str], values: Sequence[object]) -> Any:
