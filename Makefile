@@ -32,7 +32,7 @@ watch-demo: setup  ## deploy the demo, break it, and see the alarm (needs Promet
 
 # A real server takes half a minute to start, so files that start one run side by side; a test whose
 # speed counts runs alone, on an otherwise idle machine.
-test: setup-dev  ## the tests of a change, real vLLM included: 12 minutes on two cores
+test: setup-dev  ## the tests of a change, real vLLM included: 15 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not e2e and not full"
 	$(PYTEST) $(BY_FILE) -m "not alone and not full" $(E2E)
 	$(PYTEST) -m "alone and not full" $(E2E)

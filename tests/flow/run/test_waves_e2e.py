@@ -28,6 +28,7 @@ from whet.flow.run.plan import Recorder, Wave, cells_of
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.alone,
+    pytest.mark.full,
     pytest.mark.skipif(find_installed(sys.executable) is None, reason="vLLM is not installed"),
 ]
 TARGET, DRAFT = pair_paths()
