@@ -152,8 +152,12 @@ def test_kill_9_while_the_engine_warms_up_leaves_nothing(owner: subprocess.Popen
     assert wait_until(lambda: gone(family), timeout_s=30)
 
 
-def test_a_forked_server_is_a_server_as_any_other(resolved: ResolvedEngine, tmp_path: Path) -> None:
+def test_a_forked_server_is_a_server_as_any_other(
+    resolved: ResolvedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with warm_engine(get_engine("vllm"), resolved, log=tmp_path / "parent.log") as engine:
+        # As PyTorch does in whet's own process when it quantizes.
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
         with engine.serve(resolved, log=tmp_path / "engine.log") as server:
             assert server.start.forked, (tmp_path / "parent.log").read_text()
             tree = psutil.Process(server.start.pid).children(recursive=True)

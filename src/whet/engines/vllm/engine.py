@@ -57,8 +57,16 @@ _TRANSFER: Final[Mapping[str, Any]] = {
 """A request says by itself which side it is for, so both sides are started alike."""
 _IMPORTED: Final = (_MODULE, "vllm.entrypoints.launchers.api_server.entry")
 """What a server's first process imports; the second is where 0.30 and later have most of it."""
-_READ_LATE: Final = (CPU_KV_ENV, "VLLM_DISABLED_KERNELS", "VLLM_USE_RUST_FRONTEND")
-"""Variables that vLLM reads when it uses them, not when it is imported."""
+_READ_LATE: Final = (
+    CPU_KV_ENV,
+    "TORCHINDUCTOR_CACHE_DIR",
+    "VLLM_DISABLED_KERNELS",
+    "VLLM_USE_RUST_FRONTEND",
+)
+"""Variables that vLLM reads when it uses them, not when it is imported.
+
+PyTorch sets the second one in whet's own process where it quantizes.
+"""
 _FORKED: Final = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
 """The engine core is forked from its server, too: it imports nothing again."""
 _AMBIENT_NAMES: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_PRELOAD")
