@@ -40,7 +40,7 @@ _KNOWN_S: Final = 30.0
 """A forked start with a new key of the compile cache, and with a known one."""
 _NEXT_SERVER: Final = 0.5
 """What each further server of a wave adds to the longest start: three together cost twice as much.
-All three were seen on an H200: 67 s, 22 s, and 178 s for four new ones (results/search-h200)."""
+Seen on an H200: 67 s and 22 s, and 178 s for four new ones, not forked (results/search-h200)."""
 _CELL_S: Final = 15.0
 _QUANTIZING_S: Final = {"fp8": 30.0}
 _FOUR_BITS_S: Final = 120.0
