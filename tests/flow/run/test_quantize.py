@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,6 +129,21 @@ def test_recipes_share_a_pass_and_a_host_short_of_memory_takes_more(
     assert passes == [["w4", "w8", "f8"], ["w4"], ["w8"], ["f8"]]
     assert set(together) == set(recipes)
     assert together == alone
+
+
+def test_servers_inherit_nothing_that_quantizing_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch names its caches in the process' variables as it compiles."""
+    before, whole = dict(os.environ), quant.quantize_many
+
+    def compiling(*args: Any, **options: Any) -> Any:
+        os.environ["TRITON_CACHE_DIR"] = str(tmp_path)
+        return whole(*args, **options)
+
+    monkeypatch.setattr("whet.quant.quantize_many", compiling)
+    assert set(quantized(tmp_path, "run", w4={"method": "rtn"})[0]) == {"w4"}
+    assert os.environ.keys() == before.keys()
 
 
 def test_recipes_of_two_calibration_texts_share_no_pass(

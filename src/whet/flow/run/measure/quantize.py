@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -52,12 +54,25 @@ def make_recipes(
     failed: dict[str, QuantizationError] = {}
     pending = [name for name in names if not _exists(recorder.store, name)]
     for group in _passes(plan, pending):
-        for name, error in _quantize(plan, recorder, group).items():
+        with _environment_kept():
+            outcomes = _quantize(plan, recorder, group)
+        for name, error in outcomes.items():
             if not isinstance(error, QuantizationError):
                 raise error
             recorder.store.note("quantized", name, status="failed", reason=str(error))
             failed[name] = error
     return failed
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Take back what PyTorch sets in ``os.environ`` as it compiles: servers would inherit it."""
+    before = set(os.environ)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - before:
+            del os.environ[name]
 
 
 def _exists(store: RunStore, name: str) -> bool:
