@@ -54,7 +54,7 @@ def make_recipes(
     failed: dict[str, QuantizationError] = {}
     pending = [name for name in names if not _exists(recorder.store, name)]
     for group in _passes(plan, pending):
-        with _environment_kept():
+        with _environment_restored():
             outcomes = _quantize(plan, recorder, group)
         for name, error in outcomes.items():
             if not isinstance(error, QuantizationError):
@@ -65,7 +65,7 @@ def make_recipes(
 
 
 @contextmanager
-def _environment_kept() -> Iterator[None]:
+def _environment_restored() -> Iterator[None]:
     """Take back what PyTorch sets in ``os.environ`` as it compiles: servers would inherit it."""
     before = set(os.environ)
     try:
