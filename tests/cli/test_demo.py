@@ -14,7 +14,7 @@ def test_the_recorded_run_is_decided_again_without_an_engine(whet: Whet, tmp_pat
     shown = whet("demo", "--replay")
     assert (shown.code, shown.err) == (0, "")
     root = tmp_path / "runs" / "demo-h200"
-    assert "Serve fp8+eagle3+cache with 128 requests in flight" in shown.out
+    assert "Serve fp8+eagle3+cache at 128 requests in flight" in shown.out
     assert (root / "report.html").stat().st_size > 100_000
     decision = Run.read(root).decision
     assert decision is not None

@@ -96,7 +96,7 @@ def test_a_hostile_page_renders_and_runs_nothing(
     page = tmp_path / "report.html"
     write_html(run_document(hostile), page)
     dom = visit(browser, page, tmp_path / "profile", "--dump-dom")
-    assert "Serve awq+cache with 8 requests in flight" in dom
+    assert "Serve awq+cache at 8 requests in flight" in dom
     assert dom.count("<figure") >= 5
     assert "<script" not in dom
     assert dom.rstrip().endswith("</html>")

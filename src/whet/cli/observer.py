@@ -105,7 +105,8 @@ class ConsoleObserver:
             self._last_line = time.monotonic()
             left_s = next((task.time_remaining for task in self._bar.tasks), None)
             left = "" if left_s is None else f", {human_duration(left_s)} left"
-            self._print(Text(" "), f"{label} {done}/{total}{left}")
+            count = f" {done}/{total}" if total > 1 else ""
+            self._print(Text(" "), f"{label}{count}{left}")
 
     def _picture(self) -> RenderableType:
         """The table of cells above the bar."""

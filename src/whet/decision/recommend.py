@@ -14,7 +14,6 @@ from whet.core.records.decision import (
     MatrixEntry,
     Recommendation,
 )
-from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import Estimate
 from whet.decision import words
 from whet.decision.choice import Choice, TierChoices
@@ -148,7 +147,6 @@ def recommend(tiers: Sequence[TierChoices], inputs: DecisionInputs) -> Recommend
         measured_again=best.measured_again,
         ttft_p95_ms=best.item.ttft,
         tps_mean=best.item.cell.tps_mean,
-        reasons=tuple(_reasons(best, usual)),
         cautions=tuple(_cautions(best, usual, inputs)),
         fleet=best.item.fleet,
         reference_fleet=None if usual is None else usual.fleet,
@@ -212,27 +210,6 @@ def _advice(choice: Choice, tier: TierInputs) -> Iterator[LimitAdvice]:
         yield LimitAdvice(metric=metric.title, limit_ms=limit, starts=starts)
 
 
-def _reasons(choice: Choice, usual: EligibleCell | None) -> Iterator[str]:
-    item, record = choice.item, choice.item.quality
-    again = ", measured again on fresh starts and fresh traffic" if choice.measured_again else ""
-    yield f"cheapest that qualifies on {item.tier}: {words.cost(item)}{again}"
-    yield (
-        f"TTFT p95 {words.milliseconds(item.ttft)}, below the target of {choice.point.ttft_ms:g} ms"
-        + (f"; {usual.cell.variant}'s is {words.milliseconds(usual.ttft)}" if usual else "")
-    )
-    if record is not None and record.perplexity_ratio is not None and usual is not None:
-        scores = ", ".join(f"{s.task} {s.right} of {s.n}" for s in record.tasks)
-        yield (
-            f"perplexity {words.regression(record.perplexity_ratio)} against {record.baseline}, "
-            f"within {100 * choice.point.tolerance:g}%"
-            + (f"; right answers: {scores}" if scores else "")
-        )
-    if (lossless := _lossless(record)) is not None:
-        yield lossless
-    if not item.accepted:
-        yield "every feature that it claims was proved to be running"
-
-
 def _cautions(choice: Choice, usual: EligibleCell | None, inputs: DecisionInputs) -> Iterator[str]:
     item, cell = choice.item, choice.item.cell
     yield from (f"accepted without proof: {claim}" for claim in item.accepted)
@@ -255,23 +232,7 @@ def _cautions(choice: Choice, usual: EligibleCell | None, inputs: DecisionInputs
     if not item.ttft.enough:
         yield too_few(item)
     if "resident" in cell.memory_kind:
-        yield (
-            "measured on a CPU: the price is this machine's, and a GPU may rank the variants "
-            "differently"
-        )
-
-
-def _lossless(record: QualityRecord | None) -> str | None:
-    """Return that speculation changed no answer, or None if the check did not pass."""
-    check = None if record is None else record.lossless
-    if check is None or check.verdict != "pass" or check.parity is None:
-        return None
-    parity = check.parity
-    own = "" if parity.aa_same is None else f", whose own repeat gives {parity.aa_same}"
-    return (
-        "no effect of speculation on answers was observed: "
-        f"{parity.same} of {parity.prompts} greedy continuations equal the plain server's{own}"
-    )
+        yield ("measured on a CPU: a GPU may rank the configurations differently")
 
 
 def saving_between_machines(cost: Estimate, reference: Estimate) -> Estimate:

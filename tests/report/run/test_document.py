@@ -28,8 +28,8 @@ from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.report.run.best import best_cell
-from whet.report.run.common import headline
 from whet.report.run.files import print_decision, write_reports
+from whet.report.run.verdict import verdict_section
 from whet.report.writers.markdown import fenced, safe
 
 RUNS = ("whole", "gated", "hostile", "interrupted", "begun")
@@ -173,9 +173,9 @@ def test_nothing_qualifies_is_an_answer(whole: Run) -> None:
 def test_the_headline_says_how_sure_it_is(whole: Run) -> None:
     assert whole.decision is not None
     assert whole.decision.recommendation is not None
-    words = headline(whole.decision)[1]
-    assert "costs less than fp16 by 36.2% [33.1% … 39.0%]." in words
-    assert "meets its limits: likely; TTFT p95 needs 6 starts (TTFT < 500 ms" in words
+    words = str(verdict_section(whole.decision))
+    assert "36.2% [33.1% … 39.0%] cheaper than fp16: $" in words
+    assert "Limits are likely met; TTFT p95 needs 6 starts to be sure" in words
     change = whole.decision.recommendation.difference
     assert change is not None
     for low, said in ((0.9, "; 3 starts of each would show 36.2%"), (None, ": one start has no")):
@@ -186,8 +186,8 @@ def test_the_headline_says_how_sure_it_is(whole: Run) -> None:
             saving=replace(saving, high=None) if low is None else saving,
             difference=replace(change, different=False),
         )
-        words = headline(replace(whole.decision, recommendation=unsure))[1]
-        assert f"cost not distinguished from fp16{said}" in words
+        words = str(verdict_section(replace(whole.decision, recommendation=unsure)))
+        assert f"Cost not distinguished from fp16{said}" in words
 
 
 def test_the_tested_differences_say_what_would_have_shown(whole: Run) -> None:
@@ -203,7 +203,7 @@ def test_the_tested_differences_say_what_would_have_shown(whole: Run) -> None:
 def test_a_decision_alone_can_be_printed(whole: Run) -> None:
     console = Console(file=io.StringIO(), width=100)
     assert whole.decision is not None
-    print_decision(whole.decision, console)
+    print_decision(whole.decision, [whole], console)
     assert isinstance(console.file, io.StringIO)
     assert "Serve awq+cache" in console.file.getvalue()
 

@@ -151,9 +151,7 @@ def test_without_times_the_search_is_paid_after_so_many_tokens(tmp_path: Path) -
     assert paid.saved_usd_per_month is None
     for form in FORMS:
         text = " ".join(form(run).replace("\\", "").split())
-        assert "The search took 16 min 40 s and cost $0.692." in text
-        assert "A million output tokens save $1.00: paid after 0.69 million." in text
-    assert " ".join(printed(run).split()).endswith("paid after 0.69 million.")
+        assert "The search took 16 min 40 s and cost $0.692, paid after 0.69 million output" in text
 
 
 @pytest.mark.parametrize("tokens_per_s", [1000.0, 250.0])

@@ -43,6 +43,6 @@ def decide(
     if output.json:
         print_json({"runs": [str(path) for path in run_dirs], "decision": encode(decision)})
     else:
-        print_decision(decision, output.console)
+        print_decision(decision, runs, output.console)
     if decision.recommendation is None:
         raise NothingQualifiesError(why_nothing_qualifies(runs[0], decision))

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions
 from whet.cli.run.output import write_and_print_report
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.export import export_run  # with flow.run come the levers that a spec may have
 
@@ -21,9 +22,17 @@ def report(
         Path | None,
         Parameter(help="Write the run to this .tar.xz file as well, without text of its traffic."),
     ] = None,
+    summary: Annotated[
+        bool, Parameter(help="Print the verdict alone, as Markdown for a pull request or a chat.")
+    ] = False,
     output: OutputOptions = OutputOptions(),
 ) -> None:
     """Print a run's summary and rewrite its report files. Starts nothing."""
     if export is not None:
         export_run(run_dir, export)
+    if summary:
+        from whet.report.run.files import summary_markdown
+
+        print(summary_markdown(Run.read(run_dir)))
+        return
     write_and_print_report(RunStore.read(run_dir), output)

@@ -90,6 +90,7 @@ class Recommendation:
     same as 1 − cost ÷ the reference's. ``cheaper``: the saving is shown. ``reference_load`` and
     ``reference_meets`` say what it is compared with. ``advice`` has the limits that are not met for
     sure. Where rates were measured, ``fleet`` takes the demand and savings are in dollars a month.
+    ``reasons`` are what its figures do not say, such as what limits it.
     """
 
     variant: str
@@ -109,7 +110,7 @@ class Recommendation:
     difference: Difference | None
     cheaper: bool
     measured_again: bool
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
     cautions: tuple[str, ...]
     ttft_p95_ms: Estimate | None = None
     tps_mean: Estimate | None = None

@@ -13,6 +13,7 @@ from whet.metrics import METRICS
 from whet.report.document import (
     Bullets,
     Cell,
+    Folded,
     Heading,
     Node,
     Paragraph,
@@ -52,6 +53,8 @@ def build(run: Run) -> Section | None:
         more = (words, _compared(run.decision), _fresh(cells))
         nodes.append(Paragraph(text=" ".join(filter(None, more)), tone="muted"))
     nodes += exclusion_nodes(run.decision)
+    if run.decision.recommendation is not None:  # the console then has the verdict's short words
+        nodes[1:] = [Folded(summary="Prices, tests and exclusions", nodes=nodes[1:], is_open=True)]
     return Section(
         id="best",
         title=_title(run.decision.recommendation),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import neg
 from typing import Final
 
-from whet.core.format import percent, plural
 from whet.core.load import Load
-from whet.core.records.decision import Decision, MatrixEntry, Recommendation
+from whet.core.records.decision import Decision
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
 from whet.report.charts.palette import Look, looks
 from whet.report.charts.plots import Point
-from whet.report.text import shown
 
 UNPROVED: Final = ("contradicted", "unproved")
 """Outcomes with which a cell does not count."""
@@ -83,10 +80,14 @@ def point(run: Run, cell: CellSummary, x: float | str, y: Estimate, words: str) 
     )
 
 
+def limit_words(ms: float) -> str:
+    """``200 ms``, ``1 s``."""
+    return f"{ms / 1000:g} s" if ms >= 1000 and ms % 1000 == 0 else f"{ms:g} ms"
+
+
 def target_words(ttft_ms: float) -> str:
     """``TTFT < 200 ms``, ``TTFT < 1 s``."""
-    whole_seconds = ttft_ms >= 1000 and ttft_ms % 1000 == 0
-    return f"TTFT < {ttft_ms / 1000:g} s" if whole_seconds else f"TTFT < {ttft_ms:g} ms"
+    return f"TTFT < {limit_words(ttft_ms)}"
 
 
 def tolerance_words(tolerance: float) -> str:
@@ -98,75 +99,3 @@ def is_win(decision: Decision) -> bool:
     """Whether the recommendation saves cost for certain, and nothing limits it."""
     chosen = decision.recommendation
     return chosen is not None and chosen.cheaper and not decision.limits
-
-
-def meets_words(chosen: Recommendation) -> str:
-    """``It meets its limits: likely; TTFT p95 needs 6 starts``."""
-    needs = (
-        f"{each.metric} needs {plural(each.starts, 'start')}" if each.starts else f"{each.metric}?"
-        for each in chosen.advice
-    )
-    return "; ".join((f"It meets its limits: {chosen.meets}", *needs))
-
-
-def costs_less(chosen: Recommendation | MatrixEntry, reference: str) -> str:
-    """What a choice costs against the default: shown, not distinguished, or nothing to state.
-
-    ``costs less than fp16+cache by 27.2% [9.3% … 41.6%]``, or
-    ``cost not distinguished from fp16+cache; 12 starts of each would show 4.1%``.
-    """
-    saving, change = chosen.saving, chosen.difference
-    if saving is None:
-        return f"{reference} does not meet the limits, so there is no saving to state"
-    bounds = [end for end in (saving.low, saving.high) if end is not None]
-    shown_ = (len(bounds) == 2 and min(bounds) > 0) if change is None else change.different
-    if shown_ and saving.value > 0:
-        return f"costs less than {reference} by {_share(saving)}"
-    if shown_:
-        return f"costs more than {reference} by {_share(saving.mapped(neg, falling=True))}"
-    needed = None if change is None else change.starts_needed
-    why = f": {_share(saving)} less"
-    if not bounds:
-        why = ": one start has no interval"
-    elif needed is not None:
-        why = f"; {plural(needed, 'start')} of each would show {percent(abs(saving.value))}"
-    return f"cost not distinguished from {reference}{why}"
-
-
-def _share(value: Estimate) -> str:
-    figure = shown(value, unit="%")
-    return f"{figure.text}{f' [{figure.interval}]' if figure.interval else ''}"
-
-
-def headline(decision: Decision) -> tuple[str, str]:
-    """A decision as a title and a sentence."""
-    chosen = decision.recommendation
-    if chosen is None:
-        return (
-            "Nothing qualifies",
-            "No variant met the objective with its evidence and its quality; "
-            "the matrix and the exclusions say why.",
-        )
-    verb = "Keep" if chosen.variant == chosen.reference else "Serve"
-    within = ", within limits" if decision.limits else ""
-    stated = f" Limits: {'; '.join(decision.limits)}." if decision.limits else ""
-    own = chosen.variant == chosen.reference
-    saving = "" if own else f": {costs_less(chosen, chosen.reference)}"
-    limits = (
-        f"{meets_words(chosen)} ({target_words(chosen.ttft_target_ms)}, "
-        f"{tolerance_words(chosen.quality_tolerance)}, on {chosen.tier})."
-    )
-    if chosen.fleet is not None:
-        fleet = chosen.fleet
-        return (
-            f"{verb} {chosen.variant} on {plural(fleet.servers, 'server')}{within}",
-            f"${fleet.usd_per_month:,.0f} a month for {fleet.demand_rps:g} requests a second"
-            f"{saving}. {limits}{stated} Each server takes {fleet.rate_rps:.3g} a second.",
-        )
-    return (
-        f"{verb} {chosen.variant} with {plural(chosen.load.slots, 'request')} in flight{within}",
-        f"{shown(chosen.cost_per_1m_tokens, unit='$').text} for a million output tokens"
-        f"{saving}. {limits}{stated} "
-        f"To hold {chosen.load} in flight, whet deploy limits what the server runs at once: more "
-        "requests then wait.",
-    )

@@ -8,10 +8,10 @@ from dataclasses import replace
 from whet.core.format import plural
 from whet.core.records.decision import Decision, Recommendation
 from whet.core.run import Run
-from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
-from whet.report.run.common import headline, is_win
+from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section
 from whet.report.run.load import cost_charts
 from whet.report.run.payback import payback
+from whet.report.run.verdict import verdict_section
 from whet.report.text import Shown, shown
 
 ORDER = 10
@@ -25,12 +25,11 @@ def build(run: Run) -> Section:
         nodes = [Paragraph(text=words), *cost_charts(run)]
         title = "No decision yet"
         return Section(id="decision", title=title, group="Decision", nodes=nodes, tone="warn")
-    section = decision_section(run.decision)
+    section = verdict_section(run.decision, run)
     chosen = run.decision.recommendation
     tiles = [Facts(items=list(_facts(run, run.decision, chosen)))] if chosen else []
-    paid = payback(run)
-    nodes = [section.nodes[0], *tiles, *cost_charts(run), *section.nodes[1:], *_invalid(run)]
-    nodes += [] if paid is None else [Paragraph(text=" ".join(paid.sentences))]
+    lead, *points = section.nodes
+    nodes = [lead, *tiles, *points, *cost_charts(run), *_invalid(run)]
     if chosen is not None and chosen.variant in run.engines:
         nodes.append(Code(text=run.engines[chosen.variant].serve_line, language="sh"))
     return replace(section, nodes=nodes)
@@ -45,22 +44,6 @@ def _invalid(run: Run) -> list[Node]:
     }
     lines = [f"{cell} does not count, its trial is invalid: {why}" for cell, why in reasons.items()]
     return [Bullets(items=lines, tone="warn")] if lines else []
-
-
-def decision_section(decision: Decision) -> Section:
-    """A decision without its run: headline, reasons and cautions."""
-    title, sentence = headline(decision)
-    chosen = decision.recommendation
-    nodes: list[Node] = [Paragraph(text=sentence)]
-    if chosen is not None:
-        open_points = [each for each in chosen.cautions if each not in decision.limits]
-        nodes += [Bullets(items=chosen.reasons), Bullets(items=open_points, tone="warn")]
-    tone: Tone = "good" if is_win(decision) else "plain"
-    if chosen is None or decision.limits:
-        tone = "warn"
-    return Section(
-        id="decision", title=title, group="Decision", nodes=nodes, tone=tone, on_console=True
-    )
 
 
 def _fleet_facts(chosen: Recommendation) -> Iterator[Fact]:
@@ -82,6 +65,14 @@ def _fleet_facts(chosen: Recommendation) -> Iterator[Fact]:
     )
 
 
+def _saved(run: Run, chosen: Recommendation) -> Iterator[Fact]:
+    """Dollars a month at the volume of the log."""
+    paid = payback(run)
+    if chosen.fleet is None and paid is not None and paid.saved_usd_per_month is not None:
+        saved = Shown(text=f"${paid.saved_usd_per_month:,.0f}")
+        yield Fact(name="Saved a month", value=saved, note="at the volume of the log")
+
+
 def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fact]:
     """How much cheaper, at what latency, still right, and proved: what a reader asks first."""
     yield from _fleet_facts(chosen)
@@ -89,6 +80,7 @@ def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fac
     if chosen.saving is not None and chosen.saving.value > 0:
         note = chosen.reference if chosen.cheaper else f"{chosen.reference}, not distinguished"
         yield Fact(name="Costs less by", value=shown(chosen.saving, unit="%"), note=note)
+    yield from _saved(run, chosen)
     cost, usual = shown(chosen.cost_per_1m_tokens, unit="$"), chosen.reference_cost_per_1m_tokens
     note = f"{chosen.reference} {shown(usual, unit='$').text}" if usual else ""
     yield Fact(name="Cost per 1M tokens", value=cost, note=note)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
 
+from whet.core.errors import MeasurementError
 from whet.core.records.decision import Decision
 from whet.core.run import Run
-from whet.report.document import Code, Document, Facts
+from whet.report.document import Code, Document, Facts, Section
 from whet.report.run import run_document
 from whet.report.run.best import exclusion_nodes
 from whet.report.run.cells_csv import write_csv
-from whet.report.run.decision import decision_section
 from whet.report.run.matrix import matrix_section
+from whet.report.run.verdict import verdict_section
 from whet.report.writers.console import print_nodes, print_sections
 from whet.report.writers.html import write_html
-from whet.report.writers.markdown import write_markdown
+from whet.report.writers.markdown import section_lines, write_markdown
 from whet.report.writers.parquet import write_parquet
 
 
@@ -46,8 +49,32 @@ def print_report(document: Document, console: Console) -> None:
     print_sections(shown, console)
 
 
-def print_decision(decision: Decision, console: Console) -> None:
-    """A decision over several runs: the matrix and the recommendation."""
+def print_decision(decision: Decision, runs: Sequence[Run], console: Console) -> None:
+    """A decision over several runs: the matrix and the verdict."""
     print_sections([matrix_section(decision)], console)
-    print_nodes(exclusion_nodes(decision), console)
-    print_sections([decision_section(decision)], console)
+    chosen = decision.recommendation
+    if chosen is None:
+        print_nodes(exclusion_nodes(decision), console)
+    own = next((run for run in runs if chosen is not None and run.tier == chosen.tier), None)
+    print_sections([verdict_section(decision, own)], console)
+
+
+def summary_text(run: Run) -> str:
+    """The verdict as plain text, a line a statement."""
+    text = StringIO()
+    print_sections([_verdict(run)], Console(file=text))
+    return text.getvalue().strip("\n")
+
+
+def summary_markdown(run: Run) -> str:
+    """The verdict as Markdown, for a pull request or a chat."""
+    return "\n".join(section_lines(_verdict(run)))
+
+
+def _verdict(run: Run) -> Section:
+    """Raise ``MeasurementError`` where the run has no decision."""
+    if run.decision is None:
+        raise MeasurementError(
+            f"{run.root} has no decision yet", fix="finish it with whet run --resume"
+        )
+    return verdict_section(run.decision, run)

@@ -8,7 +8,8 @@ from whet.core.format import plural
 from whet.core.records.decision import Decision, MatrixEntry
 from whet.core.run import Run
 from whet.report.document import Bullets, Cell, Node, Section, Table, Tone, table
-from whet.report.run.common import costs_less, is_win, target_words, tolerance_words
+from whet.report.run.common import is_win, target_words, tolerance_words
+from whet.report.run.verdict import costs_less
 from whet.report.text import DASH, shown
 
 ORDER = 20

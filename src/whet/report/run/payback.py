@@ -1,4 +1,4 @@
-"""What a search cost, and when what it saves has paid for it."""
+"""What a recommendation saves a month, and when that has paid for the search."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _S_PER_HOUR = 3600
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Payback:
-    """The cost of a search in US$, and what the recommendation saves against the reference.
+    """What the recommendation saves against the reference, and the cost of the search in US$.
 
     ``saved_usd_per_month`` and ``paid_after_hours`` are of the traffic's own volume, where that is
     known; elsewhere the saving is per million output tokens, and ``paid_after_tokens`` counts them.
-    All are None where no saving is shown.
+    Savings are None where none is shown; what is of the search is None without one.
     """
 
-    search_s: float
-    search_usd: float
+    search_s: float | None
+    search_usd: float | None
     saved_usd_per_month: float | None
     paid_after_hours: float | None
     saved_usd_per_1m_tokens: float | None
@@ -35,42 +35,44 @@ class Payback:
     @property
     def sentences(self) -> Iterator[str]:
         """What the end of a run says."""
+        if self.saved_usd_per_month is not None:
+            yield f"At this log's volume that saves ${self.saved_usd_per_month:,.0f} a month."
+        if self.search_s is None or self.search_usd is None:
+            return
         cost = shown(self.search_usd, unit="$").text
-        yield f"The search took {human_duration(self.search_s)} and cost {cost}."
-        if self.saved_usd_per_month is not None and self.paid_after_hours is not None:
-            saved = shown(self.saved_usd_per_month, unit="$").text
-            hours = significant(self.paid_after_hours, 2)
-            yield f"This traffic saves {saved} a month: paid after {hours} hours of it."
-        elif self.saved_usd_per_1m_tokens is not None and self.paid_after_tokens is not None:
-            saved = shown(self.saved_usd_per_1m_tokens, unit="$").text
+        words = f"The search took {human_duration(self.search_s)} and cost {cost}"
+        if self.paid_after_hours is not None:
+            words += f", paid after {significant(self.paid_after_hours, 2)} hours of this traffic"
+        elif self.paid_after_tokens is not None:
             tokens = significant(self.paid_after_tokens / _TOKENS, 2)
-            yield f"A million output tokens save {saved}: paid after {tokens} million."
+            words += f", paid after {tokens} million output tokens"
+        yield f"{words}."
 
 
 def payback(run: Run) -> Payback | None:
-    """Return what the search of a run cost and when that is paid; None without a search.
+    """Return what a run saves, and what its search cost and when that is paid; None for neither.
 
     cost = elapsed hours × price. A month saves the difference of the two fleets where rates were
     measured, else (reference's cost − own) per million output tokens × the log's output tokens a
     month: its requests a second × its mean answer × 730 hours. Paid after cost ÷ saving an hour.
     Without the log's times: after cost ÷ (reference's cost − own) million output tokens.
     """
-    record, spec = run.search, run.spec
-    if record is None or spec is None:
-        return None
-    usd = record.elapsed_s / _S_PER_HOUR * spec.hardware.price_usd_per_hour
-    chosen = run.decision.recommendation if run.decision else None
-    monthly = per_1m = None
+    record, chosen = run.search, run.decision.recommendation if run.decision else None
+    monthly = per_1m = usd = None
     if chosen is not None and chosen.cheaper:
         monthly = _saved_per_month(run, chosen)
         per_1m = _saved_per_1m(chosen) if monthly is None else None
+    if record is not None and run.spec is not None:
+        usd = record.elapsed_s / _S_PER_HOUR * run.spec.hardware.price_usd_per_hour
+    if usd is None and monthly is None:
+        return None
     return Payback(
-        search_s=record.elapsed_s,
+        search_s=None if record is None else record.elapsed_s,
         search_usd=usd,
         saved_usd_per_month=monthly,
-        paid_after_hours=None if monthly is None else usd / (monthly / HOURS_PER_MONTH),
+        paid_after_hours=usd / monthly * HOURS_PER_MONTH if usd and monthly else None,
         saved_usd_per_1m_tokens=per_1m,
-        paid_after_tokens=None if per_1m is None else usd / per_1m * _TOKENS,
+        paid_after_tokens=usd / per_1m * _TOKENS if usd and per_1m else None,
     )
 
 

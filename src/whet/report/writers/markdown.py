@@ -21,6 +21,7 @@ from whet.report.document import (
     Heading,
     Node,
     Paragraph,
+    Section,
     Table,
 )
 
@@ -56,10 +57,16 @@ def render_markdown(document: Document) -> str:
     if facts:
         lines.append(f"{safe(' · '.join(facts))}\n")
     for section in document.sections:
-        lines.append(f"## {safe(section.title)}\n")
-        for node in section.nodes:
-            lines += [*_node(node), ""]
+        lines += section_lines(section)
     return "\n".join(lines)
+
+
+def section_lines(section: Section) -> Iterator[str]:
+    """The lines of a section, its title first."""
+    yield f"## {safe(section.title)}\n"
+    for node in section.nodes:
+        if lines := list(_node(node)):
+            yield from (*lines, "")
 
 
 def _node(node: Node) -> Iterator[str]:
