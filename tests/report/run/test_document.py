@@ -175,7 +175,7 @@ def test_the_headline_says_how_sure_it_is(whole: Run) -> None:
     assert whole.decision.recommendation is not None
     words = str(verdict_section(whole.decision))
     assert "36.2% [33.1% … 39.0%] cheaper than fp16: $" in words
-    assert "Limits are likely met; TTFT p95 needs 6 starts to be sure" in words
+    assert "likely met: TTFT p95 needs 6 starts to be sure" in words
     change = whole.decision.recommendation.difference
     assert change is not None
     for low, said in ((0.9, "; 3 starts of each would show 36.2%"), (None, ": one start has no")):

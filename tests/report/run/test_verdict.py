@@ -53,7 +53,7 @@ def test_what_was_excluded_says_how_many_answers_it_lost(whole: Run) -> None:
     out = Excluded(variant="small", load=None, reason="its quality fails: …", kind="quality")
     run = decided(whole, excluded=(out, replace(out, kind="evidence")))
     text = summary_text(replace(run, quality={**run.quality, "small": bad}))
-    assert "Excluded: small, quality, evidence: 5 of 9 right answers lost" in text
+    assert "Excluded: small (quality, evidence: 5 of 9 right answers lost)" in text
 
 
 def test_a_limit_is_said_once_and_in_the_title(whole: Run) -> None:

@@ -59,9 +59,8 @@ def _print_next_steps(run: Run, output: OutputOptions) -> None:
         steps.append(("Deploy", f"whet deploy {shell_word(str(run.root))}"))
     if run.missing:
         steps.append(("Go on", f"whet run {shell_word(str(run.root / 'spec.yaml'))} --resume"))
-    output.console.print("\nNext steps")
     for name, words in steps:
-        output.console.print(f"  {name:8} {words}", soft_wrap=True)
+        output.console.print(f"{name}: {words}", soft_wrap=True)
 
 
 def run_json(run: Run) -> dict[str, object]:

@@ -29,7 +29,6 @@ def matrix_section(decision: Decision) -> Section:
         title="Decision matrix",
         group="Decision",
         nodes=nodes,
-        on_console=len({(e.tier, e.variant, e.load, e.meets) for e in decision.matrix}) > 1,
     )
 
 

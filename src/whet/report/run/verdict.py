@@ -85,10 +85,9 @@ def _checked(chosen: Recommendation, run: Run | None) -> Iterator[str]:
     spread = f" [{ttft.interval}]" if ttft.interval else ""
     beside = "" if usual is None else f" instead of {shown(usual).marked}"
     limit = limit_words(chosen.ttft_target_ms)
-    yield f"first token at p95: {ttft.marked} ms{spread}{beside}; the limit is {limit}"
+    yield f"first token at p95: {ttft.marked} ms{spread}{beside}; the limit is {limit}, {meets_words(chosen)}"
     if (each := _per_token(chosen, run)) is not None:
         yield each
-    yield meets_words(chosen)
     record = None if run is None else run.quality.get(chosen.variant)
     if record is not None and chosen.variant != record.baseline:
         yield f"answers beside {record.baseline}'s: {', '.join(_answers(record))}"
@@ -115,7 +114,7 @@ def _answers(record: QualityRecord) -> Iterator[str]:
     if record.tasks:
         right = sum(task.right for task in record.tasks)
         usual = sum(task.baseline_right or 0 for task in record.tasks)
-        yield f"{right} of {sum(task.n for task in record.tasks)} right, {usual} there"
+        yield f"{right} of {sum(task.n for task in record.tasks)} right (there {usual})"
     parity = record.lossless.parity if record.lossless else None
     if parity is not None:
         own = ""
@@ -137,21 +136,21 @@ def _left_out(decision: Decision, run: Run | None) -> Iterator[str]:
         if "quality" in why and (lost := sum(task.lost or 0 for task in tasks)):
             usual = sum(task.baseline_right or 0 for task in tasks)
             words += f": {lost} of {usual} right answers lost"
-        yield f"excluded: {variant}, {words}"
+        yield f"excluded: {variant} ({words})"
 
 
 def meets_words(chosen: Recommendation) -> str:
-    """``all limits are met``, ``limits are likely met; TTFT p95 needs 6 starts to be sure``."""
+    """``and every limit is met``, ``likely met: TTFT p95 needs 6 starts to be sure``."""
     if chosen.meets == "yes":
-        return "all limits are met"
+        return "and every limit is met"
     needs = (
         f"{each.metric} needs {plural(each.starts, 'start')} to be sure"
         if each.starts
         else f"{each.metric} is not sure"
         for each in chosen.advice
     )
-    known = {"likely": "limits are likely met", "no": "a limit is missed"}
-    return "; ".join((known.get(chosen.meets, "whether limits are met is unknown"), *needs))
+    known = {"likely": "likely met", "no": "missed"}.get(chosen.meets, "not known to be met")
+    return ": ".join(filter(None, (known, ", ".join(needs))))
 
 
 def costs_less(chosen: Recommendation | MatrixEntry, reference: str) -> str:

@@ -63,10 +63,14 @@ def render_markdown(document: Document) -> str:
 
 def section_lines(section: Section) -> Iterator[str]:
     """The lines of a section, its title first."""
-    yield f"## {safe(section.title)}\n"
+    yield f"## {safe(section.title)}"
+    before: Node | None = None
     for node in section.nodes:
-        if lines := list(_node(node)):
-            yield from (*lines, "")
+        if not (isinstance(node, Bullets) and isinstance(before, Bullets)):
+            yield ""
+        yield from _node(node)
+        before = node
+    yield ""
 
 
 def _node(node: Node) -> Iterator[str]:
