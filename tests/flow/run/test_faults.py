@@ -101,7 +101,7 @@ def test_greedy_traffic_states_the_limit_wherever_the_recommendation_is(
     assert decision.recommendation is not None
     assert decision.recommendation.variant == "spec"
     [limit] = [each for each in decision.limits if "samples wrong text" in each]
-    assert limit.startswith("greedy requests only (temperature 0): vllm 0.32.0")
+    assert limit.startswith("greedy requests only: speculation samples wrong text")
     assert title(decision).endswith(", within limits")
     first = run_document(run).sections[0]
     assert (first.id, first.tone) == ("decision", "warn")

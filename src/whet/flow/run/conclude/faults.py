@@ -53,5 +53,5 @@ def engine_faults(run: Run) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]
             elif sampled is not None:
                 faults[name] = f"{build}: {row.says}, and {sampled}"
             else:
-                limits[name] += (f"{GREEDY_ONLY} (temperature 0): {build}: {row.says}",)
+                limits[name] += (f"{GREEDY_ONLY}: {row.says} ({build})",)
     return faults, limits
