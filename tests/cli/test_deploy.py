@@ -51,7 +51,7 @@ def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> No
     assert (first.code, first.err) == (0, "")
     where, limit, *rest = first.out.splitlines()
     assert where == "deployment: draft+cache at concurrency 8, vllm/vllm-openai:v0.32.0"
-    assert limit.startswith("  Limit: greedy requests only: speculation samples wrong text")
+    assert limit.startswith("  Limit: greedy requests only")
     assert rest == [
         *left_out,
         "  Start      cp deployment/.env.example deployment/.env  # then set the keys in it",
