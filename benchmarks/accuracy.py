@@ -160,7 +160,7 @@ def _errors(observation: Observation, gpu: str, coefficients: Coefficients) -> d
 
 
 def tables(rows: Sequence[Row]) -> Iterator[str]:
-    """Errors by group, and those of every variant that was held out; writes accuracy.csv."""
+    """Errors by run, and by variant outside of the model; writes accuracy.csv."""
     errors = [
         _errors(row.observation, row.gpu, calibration_of(row.gpu).coefficients) for row in rows
     ]
@@ -172,12 +172,11 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
         mine = [each for row, each in named if (row.group, row.part) == (group, part)]
         yield f"| {group}: {part} | {len(mine)} | {_cells(mine)} |\n"
     yield from _beside_peer(rows, errors)
-    for part, title in (("held out", "Held out"), ("outside", "Outside of the model")):
-        yield f"\n## {title}, by variant\n\n" + head
-        apart = [(row.observation.group, each) for row, each in named if row.part == part]
-        for variant in dict.fromkeys(name for name, _ in apart):
-            mine = [each for name, each in apart if name == variant]
-            yield f"| `{variant}` | {len(mine)} | {_cells(mine)} |\n"
+    yield "\n## Outside of the model, by variant\n\n" + head
+    outside = [(row.observation.group, each) for row, each in named if row.part == "outside"]
+    for variant in dict.fromkeys(name for name, _ in outside):
+        mine = [each for name, each in outside if name == variant]
+        yield f"| `{variant}` | {len(mine)} | {_cells(mine)} |\n"
 
 
 def _write_csv(rows: Sequence[Row], errors: Sequence[Mapping[str, float]]) -> None:
