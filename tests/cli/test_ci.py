@@ -125,7 +125,7 @@ def test_files_that_are_a_device_a_link_and_a_fifo(
     texts: list[str] = []
     reader = threading.Thread(target=lambda: texts.append(fifo.read_text()))
     reader.start()
-    files = ("--junit", null, "--benchmark-json", "/dev/null", "--markdown", link)
+    files = ("--junit", null, "--markdown", link)
     said = whet("ci", baseline, "--against", baseline, *files, "--metrics", fifo)
     reader.join(10)
     assert said.code == 0, said.err
@@ -197,7 +197,7 @@ def test_a_claim_that_no_longer_holds_fails_on_any_machine(
 
 
 def test_every_output_says_the_same(whet: Whet, candidate: Path, baseline: Path) -> None:
-    files = {"--junit": "j.xml", "--markdown": "s.md", "--benchmark-json": "b.json"}
+    files = {"--junit": "j.xml", "--markdown": "s.md"}
     options = [word for pair in (files | {"--metrics": "m.json"}).items() for word in pair]
     drift(candidate)
     said = whet("ci", candidate, "--against", baseline, "--json", *options)
@@ -212,7 +212,6 @@ def test_every_output_says_the_same(whet: Whet, candidate: Path, baseline: Path)
     assert root.get("failures") == str(len(failures))
     assert Path("s.md").read_text().startswith("# whet ci: unknown\n")
     assert json.loads(Path("m.json").read_text())["checks_unknown"] == len(failures)
-    assert len(json.loads(Path("b.json").read_text())["benchmarks"]) == 6
     assert "Checks" in said.err, "tables go to stderr beside JSON"
 
 

@@ -46,6 +46,8 @@ def test_a_report_is_printed_where_a_terminal_is_narrow_and_has_no_utf8(root: Pa
     assert (done.returncode, done.stderr) == (0, b"")
     lines = done.stdout.decode("ascii").splitlines()
     assert any(line.startswith("Serve draft+cache") for line in lines)
-    first, last = (next(n for n, x in enumerate(lines) if w in x) for w in ("TTFT p95", "Serve draft"))
+    first, last = (
+        next(n for n, x in enumerate(lines) if w in x) for w in ("TTFT p95", "Serve draft")
+    )
     assert last - first > 4
     assert all(len(line) <= 60 for line in lines[first:last]), "a table is as wide as the terminal"

@@ -84,8 +84,8 @@ def _checked(chosen: Recommendation, run: Run | None) -> Iterator[str]:
     ttft, usual = shown(chosen.ttft_p95_ms), chosen.reference_ttft_p95_ms
     spread = f" [{ttft.interval}]" if ttft.interval else ""
     beside = "" if usual is None else f" instead of {shown(usual).marked}"
-    limit = limit_words(chosen.ttft_target_ms)
-    yield f"first token at p95: {ttft.marked} ms{spread}{beside}; the limit is {limit}, {meets_words(chosen)}"
+    limit = f"the limit is {limit_words(chosen.ttft_target_ms)}, {meets_words(chosen)}"
+    yield f"first token at p95: {ttft.marked} ms{spread}{beside}; {limit}"
     if (each := _per_token(chosen, run)) is not None:
         yield each
     record = None if run is None else run.quality.get(chosen.variant)
