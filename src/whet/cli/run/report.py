@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions
 from whet.cli.run.output import write_and_print_report
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.flow.run.export import export_run  # with flow.run come the levers that a spec may have
 
@@ -22,8 +23,10 @@ def report(
         Parameter(help="Write the run to this .tar.xz file as well, without text of its traffic."),
     ] = None,
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Print a run's summary and rewrite its report files. Starts nothing."""
     if export is not None:
         export_run(run_dir, export)
-    write_and_print_report(RunStore.read(run_dir), output)
+    store = RunStore.read(run_dir)
+    write_and_print_report(store, output)
+    return Run(store)
