@@ -296,6 +296,11 @@ def test_a_wrong_path_is_a_sentence(name: str) -> None:
         getattr(whet, name)("nowhere")
 
 
+def test_an_error_in_a_notebook_is_a_sentence() -> None:
+    lines = UsageError("a flag is\nwrong", fix="leave it out")._render_traceback_()
+    assert lines == ["UsageError: a flag is wrong; leave it out"]
+
+
 def test_foreign_text_is_no_markup() -> None:
     from whet.api import Result
 

@@ -82,7 +82,8 @@ class Result:
         return ["record", "text", *own]
 
     def _repr_html_(self) -> str:
-        return f'<pre style="white-space: pre-wrap">{escape(str(self))}</pre>'
+        style = "white-space: pre-wrap; word-break: normal; font-family: monospace"
+        return f'<pre style="{style}">{escape(self.text)}</pre>'
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -83,9 +83,11 @@ class LoadFigures:
         """Return the figures of the trials of one load; at least one has to be usable."""
         good = usable_trials(trials)
         groups, summary = request_groups(good), summarise(good, cell=UNPRICED, window=whole_run)
+        rates = (summary.tps_mean, summary.rps_mean)
+        tokens_per_s, requests_per_s = (None if rate is None else rate.value for rate in rates)
         return cls(
-            tokens_per_s=None if summary.tps_mean is None else summary.tps_mean.value,
-            requests_per_s=None if summary.rps_mean is None else summary.rps_mean.value,
+            tokens_per_s=tokens_per_s,
+            requests_per_s=requests_per_s,
             ttft=Latency.of(groups, "ttft"),
             tpot=Latency.of(groups, "tpot"),
             itl=Latency.of(groups, "itl"),
@@ -97,16 +99,10 @@ class LoadFigures:
         """Return one row with the load; latencies are in ms, such as ``ttft_p95``."""
         import pandas as pd
 
-        first, latencies = self.trials[0], ("ttft", "tpot", "itl", "e2e")
-        row = {
-            "concurrency": first.load.slots or None,
-            "request_rate": first.health.asked_rps,
-            "requests_per_s": self.requests_per_s,
-            "tokens_per_s": self.tokens_per_s,
-        }
-        return pd.json_normalize(
-            row | {name: asdict(getattr(self, name)) for name in latencies}, sep="_"
-        )
+        first = self.trials[0]
+        load = {"concurrency": first.load.slots or None, "request_rate": first.health.asked_rps}
+        figures = asdict(replace(self, trials=()))
+        return pd.json_normalize(load | figures, sep="_").drop(columns="trials")
 
 
 def load_section(
