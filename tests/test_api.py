@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pydoc
 import re
@@ -212,9 +213,9 @@ def test_a_wrong_keyword_is_a_sentence(keywords: dict[str, Any], complaint: str)
         whet.bench("http://127.0.0.1:1", **keywords)
 
 
-def test_arguments_have_names(tiny: Path) -> None:
-    made = whet.quantize(model="target", out="out", scheme="FP8_DYNAMIC", progress=False)
-    assert made.path.endswith("out")
+def test_arguments_have_names(recorded: Path, tmp_path: Path) -> None:
+    made = whet.deploy(run_dir=recorded, output_dir=tmp_path / "out")
+    assert made.folder == tmp_path / "out"
     with pytest.raises(UsageError, match="RUN_DIR"):
         whet.deploy()
 
@@ -288,6 +289,23 @@ def test_one_run_or_several_are_decided(recorded: Path) -> None:
     one = whet.decide(recorded)
     assert one.recommendation.variant == whet.load(recorded).recommendation.variant
     assert one.recommendation == whet.decide([whet.load(recorded)]).recommendation
+
+
+def test_a_dict_and_a_list_are_one_text() -> None:
+    target = pair_paths()[0]
+    made = whet.plan(target, workload={"prompt": 256, "output": 64}, gpus=["L4", "H100 SXM"])
+    assert {each.candidate.gpu for each in made.predictions} == {"L4", "H100 SXM"}
+    assert "264 prompt tokens" in made.summary()
+
+
+def test_a_log_is_analysed(tmp_path: Path) -> None:
+    line = {"messages": [{"role": "user", "content": "where is my order? " * 20}], "max_tokens": 8}
+    log = tmp_path / "log.jsonl"
+    log.write_text(f"{json.dumps(line)}\n" * 2)
+    result = whet.prompts(log, model=pair_paths()[0], output_dir=tmp_path, progress=False)
+    assert 0.4 < result.hits.rate < 0.5
+    assert repr(result).startswith("<A prefix cache finds")
+    assert (tmp_path / "prompts.html").exists()
 
 
 @pytest.mark.parametrize("name", ["load", "decide", "deploy", "report"])

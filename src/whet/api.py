@@ -34,6 +34,8 @@ from whet.report.document import Code, Facts, Section
 if TYPE_CHECKING:
     import pandas as pd
 
+    from whet.cli.observer import ConsoleObserver
+
 Function = Callable[..., Any]
 _FEW: Final = 16
 """The most keywords that a help text explains; of more it has the names."""
@@ -161,10 +163,10 @@ def function(name: str) -> Function:
                 hint = did_you_mean(keyword, hints)
                 raise UsageError(f"whet.{name} has no keyword {keyword!r}{hint}")
         with ExitStack() as stack, translated_errors(), patch.dict(os.environ):
-            words = [name, *(_path(item, stack) for each in given for item in _items(each))]
+            words = [name, *(_word(item, stack) for each in given for item in _items(each))]
             for keyword, value in keywords.items():
                 words += _flags(keyword, value, repeats=get_origin(hints[keyword]) is tuple)
-            page = _Page(quiet=not progress)
+            page = _Page(progress=progress)
             _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
             record = command(*bound.args, **bound.kwargs, output=page)
         return load(record) if isinstance(record, StoredRun) else Result(record, page.text)
@@ -201,7 +203,11 @@ def _signature(places: Sequence[Parameter], options: Mapping[str, Argument]) -> 
 class _Page(OutputOptions):
     """What a command prints; progress and warnings go to stdout."""
 
+    progress: bool = False
     file: StringIO = field(default_factory=StringIO)
+
+    def observer(self) -> ConsoleObserver:
+        return OutputOptions(quiet=not self.progress).observer()
 
     def end(self, error: WhetError) -> None:
         """Go on: that nothing qualifies, or that a gate fails, is a result."""
@@ -218,14 +224,13 @@ class _Page(OutputOptions):
         return Text.from_ansi(self.file.getvalue()).plain.strip("\n")
 
 
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else [value]
+def _items(value: Any) -> list[Any]:
+    items = value if isinstance(value, list | tuple) else [value]
+    return [each.root if isinstance(each, Run) else each for each in items]
 
 
-def _path(value: Any, stack: ExitStack) -> str:
+def _word(value: Any, stack: ExitStack) -> str:
     """A word of the command line; the dict of a spec is resolved and written to a file first."""
-    if isinstance(value, Run):
-        return str(value.root)
     if isinstance(value, Spec):
         value = value.model_dump(mode="json", exclude_unset=True)
     if not isinstance(value, Mapping):
