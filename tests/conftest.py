@@ -37,6 +37,8 @@ def lenient_client(monkeypatch: pytest.MonkeyPatch) -> None:
     pause of 10 ms would fail a test as it should fail a measurement. ``tests/load`` has the tests
     of the check itself.
     """
-    monkeypatch.setattr("whet.load.health.LATENESS_FLOOR_NS", 10 * 10**9)
-    monkeypatch.setattr("whet.load.health.MAX_CPU_SHARE", 2.0)
-    monkeypatch.setattr("whet.load.disturbance.MAX_LOST_SHARE", 1.0)
+    from whet.load import disturbance, health
+
+    monkeypatch.setattr(health, "LATENESS_FLOOR_NS", 10 * 10**9)
+    monkeypatch.setattr(health, "MAX_CPU_SHARE", 2.0)
+    monkeypatch.setattr(disturbance, "MAX_LOST_SHARE", 1.0)

@@ -11,6 +11,7 @@ from tests.cli.stage import Said, Whet, write_whole_spec
 from tests.scripted_server import scripted_server
 from whet.core.errors import EngineStartError, NothingQualifiesError, UsageError
 from whet.demo import pair_paths
+from whet.load import health
 
 KEY = "key-of-the-gateway-51c7"
 TOKENIZER = pair_paths()[0]
@@ -19,8 +20,8 @@ SMALL = ("--tokenizer", TOKENIZER, "--isl", 24, "--osl", 4, "--num-prompts", 6)
 
 @pytest.fixture(autouse=True)
 def no_slow_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.load.health.LATENESS_FLOOR_NS", 10 * 10**9)
-    monkeypatch.setattr("whet.load.health.MAX_CPU_SHARE", 2.0)
+    monkeypatch.setattr(health, "LATENESS_FLOOR_NS", 10 * 10**9)
+    monkeypatch.setattr(health, "MAX_CPU_SHARE", 2.0)
 
 
 def run_openai(whet: Whet, folder: Path, url: str) -> Said:

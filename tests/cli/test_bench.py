@@ -18,6 +18,8 @@ from tests.cli.stage import Whet
 from tests.scripted_server import scripted_server
 from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError
 from whet.demo import pair_paths
+from whet.load import trial
+from whet.load.sources import source
 
 USAGE, MEASUREMENT = UsageError.exit_code, MeasurementError.exit_code
 TOKENIZER = pair_paths()[0]
@@ -247,8 +249,8 @@ def test_requests_that_were_sent_again_are_counted(whet: Whet, tmp_path: Path) -
 def test_metrics_that_fail_do_not_stop_a_bench(
     whet: Whet, monkeypatch: pytest.MonkeyPatch, script: dict[str, Any]
 ) -> None:
-    for module in ("load.trial", "load.sources.source"):
-        monkeypatch.setattr(f"whet.{module}.OPTIONAL_COUNTERS_TIMEOUT_S", 0.2)
+    for module in (trial, source):
+        monkeypatch.setattr(module, "OPTIONAL_COUNTERS_TIMEOUT_S", 0.2)
     with scripted_server(ttft_s=0.02, **script) as server:
         said = whet("bench", server.url, *SMALL, "--num-prompts", 10)
     assert said.code == 0, said.err

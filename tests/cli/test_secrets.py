@@ -14,6 +14,7 @@ from tests.flow.stage import FakeEngine, install
 from whet.core.errors import UsageError
 from whet.core.records.engine import ResolvedEngine
 from whet.core.spec import Spec
+from whet.load import health
 
 SECRETS = {
     "HF_TOKEN": "tok-plant0001",
@@ -57,8 +58,8 @@ class Recorder(FakeEngine):
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     engine = Recorder()
     install(engine, monkeypatch)
-    monkeypatch.setattr("whet.load.health.LATENESS_FLOOR_NS", 10 * 10**9)
-    monkeypatch.setattr("whet.load.health.MAX_CPU_SHARE", 2.0)
+    monkeypatch.setattr(health, "LATENESS_FLOOR_NS", 10 * 10**9)
+    monkeypatch.setattr(health, "MAX_CPU_SHARE", 2.0)
     return engine
 
 

@@ -12,6 +12,7 @@ from tests.scripted_server import scripted_server
 from whet.core.records.load import TrialRecord
 from whet.core.records.summary import CellSummary
 from whet.core.store import RunStore
+from whet.load import health
 
 STALL_S = 1.5
 TIMED = 10
@@ -21,8 +22,8 @@ BEFORE = 9
 
 @pytest.fixture(autouse=True)
 def no_slow_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.load.health.LATENESS_FLOOR_NS", 10 * 10**9)
-    monkeypatch.setattr("whet.load.health.MAX_CPU_SHARE", 2.0)
+    monkeypatch.setattr(health, "LATENESS_FLOOR_NS", 10 * 10**9)
+    monkeypatch.setattr(health, "MAX_CPU_SHARE", 2.0)
 
 
 def test_two_stalls_of_ten_requests_are_in_every_figure(whet: Whet, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from whet.core.store import RunStore
 from whet.engines import get_profile
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder
-from whet.load import TrialInterrupted, TrialLost, TrialPlan
+from whet.load import TrialInterrupted, TrialLost, TrialPlan, workload
 from whet.load.prompts import Renderer, load_renderer
 from whet.quality import Measured, QualityPlan
 from whet.quality.continuations import Continuations
@@ -191,7 +191,7 @@ def _renderer(max_tokens: int | None, variables: Any = ()) -> Renderer:
 
 def build_bench(monkeypatch: pytest.MonkeyPatch, made: Bench | None = None) -> Bench:
     made = made or Bench()
-    monkeypatch.setattr("whet.load.workload.load_renderer", lambda _folder, *how: _renderer(*how))
+    monkeypatch.setattr(workload, "load_renderer", lambda _folder, *how: _renderer(*how))
     monkeypatch.setattr("whet.flow.serving.run_trial", made.run_trial)
     patch_declared(monkeypatch, lambda _url: DECLARED)
     monkeypatch.setattr("whet.flow.run.measure.quality.measure_quality", made.measure_quality)

@@ -20,6 +20,7 @@ from tests.scripted_server import scripted_server
 from whet.core.load import Load
 from whet.core.records.codec import decode, encode
 from whet.core.records.load import ClientHealth, Disturbance
+from whet.load import disturbance
 from whet.load.disturbance import DisturbanceWatch, describe_disturbance
 from whet.load.health import judge_health
 from whet.load.window import Window
@@ -76,7 +77,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     clock = SimpleNamespace(
         monotonic_ns=lambda: round(made.now_s * SECOND), time_ns=lambda: round(made.now_s * SECOND)
     )
-    monkeypatch.setattr("whet.load.disturbance.time", clock)
+    monkeypatch.setattr(disturbance, "time", clock)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(CORES))
     return made
 
@@ -206,7 +207,8 @@ def test_only_the_gpus_of_the_server_count(
     driver = FakeDriver(monkeypatch)
     clock_us = iter([0, 4_000_000])
     monkeypatch.setattr(
-        "whet.load.disturbance.time",
+        disturbance,
+        "time",
         SimpleNamespace(
             time_ns=lambda: next(clock_us) * 1000,
             monotonic_ns=lambda: round(machine.now_s * SECOND),

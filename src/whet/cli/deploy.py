@@ -24,7 +24,7 @@ def deploy(
     *,
     options: DeployOptions = DeployOptions(),
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Write the recommended variant as a deployment with probes, alerts and dashboards.
 
     Starts nothing. Exit code 6 if the run is unfinished, 9 if it recommends nothing.
@@ -39,6 +39,7 @@ def deploy(
         print_json(document | {"bundle": encode(deployed.bundle), "previous": previous})
     else:
         _print_text(deployed, output)
+    return deployed
 
 
 def _steps(deployed: Deployed) -> dict[str, list[str]]:

@@ -6,6 +6,8 @@ import errno
 import io
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -145,8 +147,15 @@ def _call(words: list[str]) -> None:
     for name in (*words[:1], *options):
         if name in _REMOVED:
             raise UsageError(_REMOVED[name])
-    try:
+    with translated_errors():
         app(words, exit_on_error=False, print_error=False, console=_console())
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Wrong options, paths that cannot be read and missing packages as errors of whet."""
+    try:
+        yield
     except CycloptsError as error:
         raise _usage_error(error) from error
     except (OSError, RuntimeError) as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter
 
 from whet.cli.terminal import TerminalConsole
-from whet.core.errors import UsageError
+from whet.core.errors import UsageError, WhetError
 from whet.core.numbers import LARGEST
 from whet.core.redact import printable_json, redact
 
@@ -79,6 +79,10 @@ class OutputOptions:
         """Where tables and sentences go."""
         return TerminalConsole(stderr=self.json, quiet=self.quiet)
 
+    def end(self, error: WhetError) -> None:
+        """End the command with the exit code of its result, such as a failed gate."""
+        raise error
+
     def observer(self) -> ConsoleObserver:
         """Progress and warnings; use it as a context manager."""
         from whet.cli.observer import ConsoleObserver
@@ -97,7 +101,7 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def command_group(name: str, default: Callable[..., None]) -> App:
+def command_group(name: str, default: Callable[..., object]) -> App:
     """A command with commands below it; ``default`` is what it does itself."""
     # It repeats the defaults of all options: cyclopts' generated pages do not inherit them.
     return App(name=name, default_command=default, help_epilogue="", default_parameter=PARAMETER)

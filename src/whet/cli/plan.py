@@ -16,7 +16,7 @@ def plan(
     *,
     options: PlanOptions,
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Predict which GPUs and precisions meet an objective, and at what cost, without a GPU.
 
     Only headers of a Hugging Face checkpoint are downloaded. Exit code 4 if nothing meets the
@@ -35,3 +35,4 @@ def plan(
         print_json(plan_json(made))
     else:
         print_sections([plan_section(made, model)], output.console)
+    return made

@@ -33,7 +33,7 @@ def quality(
     *,
     options: QualityOptions = QualityOptions(),
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Check that a server or checkpoint answers as well as its baseline: pass, fail or unknown.
 
     A folder is served with the installed engine, which takes minutes.
@@ -49,9 +49,10 @@ def quality(
         print_json(result_json(result))
     why = result.reason or "no reason was given"
     if result.verdict == "fail":
-        raise NothingQualifiesError(f"the gate fails: {why}")
+        output.end(NothingQualifiesError(f"the gate fails: {why}"))
     if result.verdict == "unknown":
-        raise MeasurementError(f"quality gate inconclusive (counts as not passed): {why}")
+        output.end(MeasurementError(f"quality gate inconclusive (counts as not passed): {why}"))
+    return result
 
 
 def gate_section(result: GateResult) -> Section:

@@ -18,7 +18,7 @@ def quantize(
     *,
     options: QuantizeOptions = QuantizeOptions(),
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Quantize a checkpoint (AWQ, GPTQ, FP8, INT8) for vLLM.
 
     The format is compressed-tensors.
@@ -26,4 +26,4 @@ def quantize(
     from whet.flow.quantize.checkpoint import quantize_single
 
     with output.observer() as observer:
-        quantize_single(model, out, options, observer)
+        return quantize_single(model, out, options, observer)

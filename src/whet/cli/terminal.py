@@ -21,7 +21,15 @@ class TerminalConsole(Console):
         while hasattr(stream, "rich_proxied_file"):
             stream = stream.rich_proxied_file
         super().__init__(
-            file=stream, quiet=quiet, width=width, markup=False, emoji=False, highlight=False
+            file=stream,
+            quiet=quiet,
+            width=width,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            force_jupyter=False,
+            # The kernel of a notebook sets FORCE_COLOR, and shows plain lines.
+            force_terminal=False if "ipykernel" in sys.modules else None,
         )
 
     def render(

@@ -19,6 +19,8 @@ tree and chain them with ``raise … from error``.
 
 from __future__ import annotations
 
+from whet.core.redact import message_line
+
 
 class WhetError(Exception):
     """Anything that whet raises on purpose.
@@ -37,6 +39,10 @@ class WhetError(Exception):
         """Return cause and fix as one text, for reasons that are stored or warned of."""
         cause = "\n".join(map(str, self.args))
         return cause if self.fix is None else f"{cause}; {self.fix}"
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in place of a traceback."""
+        return [f"{type(self).__name__}: {message_line(str(self))}"]
 
 
 class UsageError(WhetError):

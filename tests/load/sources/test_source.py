@@ -171,9 +171,7 @@ def test_a_trace_is_prepared_in_little_more_than_its_prompts_take() -> None:
 
 
 def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(
-        "whet.load.sources.drawn.psutil.virtual_memory", lambda: SimpleNamespace(available=size)
-    )
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=size))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def bench(
     *,
     options: BenchOptions = BenchOptions(),
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Load-test a running server.
 
     Exit code 6 if no figure can be trusted: the client did not keep up, or no request was answered.
@@ -46,16 +46,17 @@ def bench(
             saturation = find_max(request, search, view.constraints, view.bounds, observer)
             search_report(saturation, view).show(view, output)
             _raise(saturation.error)
-        elif options.compare.against is not None:
+            return saturation
+        if options.compare.against is not None:
             compared = bench_against(request, options.compare, observer)
             compare_report(compared, view).show(view, output)
             _raise(compared.error)
             require_comparison(compared)
-        else:
-            result = send(request, observer)
-            bench_report(result, view).show(view, output)
-            _raise(Interrupted("stopped on request") if result.interrupted else None)
-            require_figures(result)
+            return compared
+        result = send(request, observer)
+        bench_report(result, view).show(view, output)
+        _raise(Interrupted("stopped on request") if result.interrupted else None)
+        return require_figures(result)
 
 
 def _raise(error: WhetError | None) -> None:

@@ -27,7 +27,7 @@ def analyse(
     ],
     options: PromptsOptions = PromptsOptions(),
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Find why prompts miss the prefix cache, and what a fix would save."""
     from whet.prompts.analyse import PromptLog, PromptQuestion
     from whet.prompts.analyse import analyse as analyse_log
@@ -63,6 +63,7 @@ def analyse(
             left_out = write_workload(prompts.prompts(), files.workload)
             observer.note(f"written: {files.workload}; requests left out: {left_out}")
         output.console.print(f"\nReport: {files.output_dir / 'prompts.html'}")
+    return analysis
 
 
 commands = command_group("prompts", analyse)

@@ -35,7 +35,7 @@ def check(
     change: SpecOptions = SpecOptions(),
     options: CheckOptions = CheckOptions(),
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Check whet.yaml without starting anything: files, memory, engine flags.
 
     Exit code 2 if the spec is wrong, 4 if a variant cannot run here.
@@ -81,6 +81,7 @@ def check(
         section = _section(title, checked, variants, [each.text for each in sources], line)
         own_sections = [] if situation is None else [moves_section(moves)]
         print_sections([section, *own_sections], output.console)
+    return checked
 
 
 def _moves(situation: Situation | None, spec: Spec) -> Sequence[Option]:

@@ -20,7 +20,7 @@ def decide(
     /,
     *,
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Redo the decision from stored runs; pass several runs to compare machines.
 
     Exit code 9 if nothing meets the objective, 6 if a run is unfinished: what it has not measured
@@ -45,4 +45,5 @@ def decide(
     else:
         print_decision(decision, runs, output.console)
     if decision.recommendation is None:
-        raise NothingQualifiesError(why_nothing_qualifies(runs[0], decision))
+        output.end(NothingQualifiesError(why_nothing_qualifies(runs[0], decision)))
+    return decision

@@ -48,7 +48,7 @@ def write_and_print_report(
                 "no cell could be measured",
                 fix=f"{store.root / 'report.md'} says why for each, then go on with --resume",
             )
-        raise NothingQualifiesError(why_nothing_qualifies(run, decision))
+        output.end(NothingQualifiesError(why_nothing_qualifies(run, decision)))
 
 
 def _print_next_steps(run: Run, output: OutputOptions) -> None:

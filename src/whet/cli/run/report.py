@@ -10,7 +10,6 @@ from cyclopts import Parameter
 from whet.cli.options import OutputOptions
 from whet.cli.run.output import write_and_print_report
 from whet.core.run import Run
-from whet.core.store import RunStore
 from whet.flow.run.export import export_run  # with flow.run come the levers that a spec may have
 
 
@@ -26,13 +25,15 @@ def report(
         bool, Parameter(help="Print the verdict alone, as Markdown for a pull request or a chat.")
     ] = False,
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Print a run's summary and rewrite its report files. Starts nothing."""
     if export is not None:
         export_run(run_dir, export)
+    run = Run.read(run_dir)
     if summary:
         from whet.report.run.files import summary_markdown
 
-        print(summary_markdown(Run.read(run_dir)))
-        return
-    write_and_print_report(RunStore.read(run_dir), output)
+        output.console.print(summary_markdown(run), soft_wrap=True)
+    else:
+        write_and_print_report(run.store, output)
+    return run

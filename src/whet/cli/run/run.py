@@ -7,6 +7,7 @@ from pathlib import Path
 from whet.cli.options import OutputOptions, SpecFile
 from whet.cli.run.output import write_and_print_report
 from whet.core.records.decision import Decision
+from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.options import RunOptions, SpecOptions
@@ -19,7 +20,7 @@ def run(
     change: SpecOptions = SpecOptions(),
     options: RunOptions = RunOptions(),
     output: OutputOptions = OutputOptions(),
-) -> None:
+) -> object:
     """Find the cheapest configuration: quantize, serve, measure, check and decide.
 
     Exit code 0 with a recommendation, 9 if nothing meets the objective.
@@ -28,6 +29,7 @@ def run(
 
     spec, root, source = read_run(spec_file, change, options)
     execute(spec, root, options=options, output=output, source=source)
+    return Run.read(root)
 
 
 def execute(

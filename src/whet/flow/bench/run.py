@@ -25,6 +25,7 @@ from whet.load.sources.replay import report_trace
 from whet.load.sources.request import BenchRequest, Target
 from whet.load.sources.source import build_load, open_dataset, read_block_size
 from whet.metrics.usable import trial_problem
+from whet.report.bench.load import LoadFigures
 
 _SHORT_OF_RATE = 0.95
 
@@ -176,14 +177,15 @@ def report_trial(trial: TrialRecord, observer: Observer) -> None:
         observer.warn(f"the client did not keep up: {health.reason}")
 
 
-def require_figures(result: BenchResult) -> None:
-    """Raise ``MeasurementError`` where no run can be believed, and say why."""
+def require_figures(result: BenchResult) -> LoadFigures:
+    """Return the figures; ``MeasurementError`` where no run can be believed, which says why."""
     events = [event for trial in result.trials for event in trial.requests]
     if all(event.error is not None for event in events):
         raise MeasurementError(no_answer_words(events))
     problems = [trial_problem(trial) for trial in result.trials]
     if all(problem is not None for problem in problems):
         raise MeasurementError(f"no run can be believed: {'; '.join(map(str, problems))}")
+    return LoadFigures.of(result.trials)
 
 
 def no_answer_words(events: Sequence[RequestEvent]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -36,8 +37,72 @@ from whet.report.document import (
 )
 from whet.report.text import DASH, Shown
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _TITLES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
 _NOTE: Final = "Latencies in ms, from the schedule; ? too few requests to be certain."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Latency:
+    """Mean and percentiles in ms over the requests that count; None where none has a value."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+    @classmethod
+    def of(cls, groups: RequestGroups, name: str) -> Latency:
+        """Return one of the latencies that the table has."""
+        values = _values_ms(groups, name)
+        quantiles = {f"p{p}": groups.quantile(values, p / 100) for p in (50, 90, 95, 99)}
+        figures = {name: each.value for name, each in quantiles.items() if each is not None}
+        return cls(mean=float(np.concatenate(values).mean()), **figures) if figures else cls()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadFigures:
+    """The figures that the section shows: latencies from the schedule, rates over whole runs.
+
+    ``trials`` has every request.
+    """
+
+    tokens_per_s: float | None
+    requests_per_s: float | None
+    ttft: Latency
+    tpot: Latency
+    itl: Latency
+    e2e: Latency
+    trials: Sequence[TrialRecord]
+
+    @classmethod
+    def of(cls, trials: Sequence[TrialRecord]) -> LoadFigures:
+        """Return the figures of the trials of one load; at least one has to be usable."""
+        good = usable_trials(trials)
+        groups, summary = request_groups(good), summarise(good, cell=UNPRICED, window=whole_run)
+        rates = (summary.tps_mean, summary.rps_mean)
+        tokens_per_s, requests_per_s = (None if rate is None else rate.value for rate in rates)
+        return cls(
+            tokens_per_s=tokens_per_s,
+            requests_per_s=requests_per_s,
+            ttft=Latency.of(groups, "ttft"),
+            tpot=Latency.of(groups, "tpot"),
+            itl=Latency.of(groups, "itl"),
+            e2e=Latency.of(groups, "e2el"),
+            trials=trials,
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row with the load; latencies are in ms, such as ``ttft_p95``."""
+        import pandas as pd
+
+        first = self.trials[0]
+        load = {"concurrency": first.load.slots or None, "request_rate": first.health.asked_rps}
+        figures = asdict(replace(self, trials=()))
+        return pd.json_normalize(load | figures, sep="_").drop(columns="trials")
 
 
 def load_section(

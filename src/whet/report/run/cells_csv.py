@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import CellSummary, Estimate, Figure
@@ -17,6 +17,9 @@ from whet.core.store import write_atomic
 from whet.metrics import METRICS
 from whet.metrics.metric import Metric
 from whet.report.run.common import quantized_of, weights_size
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Value = str | int | float | None
 
@@ -55,6 +58,21 @@ def write_csv(run: Run, path: Path) -> None:
     for record in records:
         writer.writerow([field(record[name]) for name in columns])
     write_atomic(path, buffer.getvalue())
+
+
+def cells_table(run: Run) -> pd.DataFrame:
+    """Return the cells without intervals, one row each; columns without a value are left out."""
+    import pandas as pd
+
+    shown = {each.column or each.name: each.name for each in METRICS.values() if each.views}
+    names = {
+        **{"config": "configuration", "batch_size": "concurrency", "rate_rps": "request_rate"},
+        **shown,
+        **{"tps_mean": "tokens_per_s", "rps_mean": "requests_per_s"},
+        **{"status": "status", "decision": "standing"},
+    }
+    table = pd.DataFrame(list(_records(run)), columns=list(names)).rename(columns=names)
+    return table.dropna(axis="columns", how="all")
 
 
 def _records(run: Run) -> Iterator[dict[str, Value]]:

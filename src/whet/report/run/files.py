@@ -9,13 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from whet.core.errors import MeasurementError
 from whet.core.records.decision import Decision
 from whet.core.run import Run
-from whet.report.document import Code, Document, Facts, Section
+from whet.report.document import Bullets, Code, Document, Facts, Paragraph, Section
 from whet.report.run import run_document
 from whet.report.run.best import exclusion_nodes
 from whet.report.run.cells_csv import write_csv
+from whet.report.run.decision import build
 from whet.report.run.matrix import matrix_section
 from whet.report.run.verdict import verdict_section
 from whet.report.writers.console import print_nodes, print_sections
@@ -72,9 +72,7 @@ def summary_markdown(run: Run) -> str:
 
 
 def _verdict(run: Run) -> Section:
-    """Raise ``MeasurementError`` where the run has no decision."""
-    if run.decision is None:
-        raise MeasurementError(
-            f"{run.root} has no decision yet", fix="finish it with whet run --resume"
-        )
-    return verdict_section(run.decision, run)
+    """The first section of the report without tiles and charts."""
+    section = build(run)
+    nodes = [node for node in section.nodes if isinstance(node, Paragraph | Bullets)]
+    return replace(section, nodes=nodes)

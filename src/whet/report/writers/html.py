@@ -14,7 +14,7 @@ from whet.core.redact import clean
 from whet.core.store import write_atomic
 from whet.report.charts.palette import variables
 from whet.report.charts.svg import style_sheet, svg_of
-from whet.report.document import Chart, Document
+from whet.report.document import Chart, Document, Section
 
 _TEMPLATES: Final = Path(__file__).parent.parent / "templates"
 
@@ -28,6 +28,11 @@ def render_html(document: Document) -> str:
     """The whole page as text."""
     template = _environment().get_template("document.html.j2")
     return template.render(document=document, version=__version__, colours=Markup(style_sheet()))
+
+
+def render_section(section: Section) -> str:
+    """Return one section for a cell of a notebook, in the notebook's own colours; no charts."""
+    return _environment().get_template("section.html.j2").render(section=section)
 
 
 @cache
