@@ -1,10 +1,8 @@
-"""What a comparison is written as: JUnit, Markdown, pytest-benchmark's form, flat metrics."""
+"""What a comparison is written as: JUnit, Markdown, flat metrics."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import venv
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,10 +11,9 @@ import pytest
 
 from tests.ci.planted import compared
 from whet.ci.document import ci_document
-from whet.ci.files import benchmark_json, junit_xml, metrics_json, write_files
+from whet.ci.files import junit_xml, metrics_json, write_files
 from whet.ci.options import CiOptions
 from whet.ci.result import Change, Check, CiResult, Word
-from whet.core.load import Load
 from whet.core.run import Run
 from whet.report.writers.markdown import render_markdown
 
@@ -121,50 +118,6 @@ def test_markdown_is_one_verdict_line_at_most_15_rows_and_what_changed() -> None
     assert "- 15 more differences: see --json" in lines
 
 
-def test_benchmarks_have_the_fields_and_the_units_of_pytest_benchmark(demo: Path) -> None:
-    run = Run.read(demo)
-    data = benchmark_json(run, VARIANT)
-    assert data["machine_info"]["processor"] == "AMD EPYC"
-    cases = {each["name"]: each for each in data["benchmarks"]}
-    assert set(cases) == {
-        f"{name}[{VARIANT}-b{size:03d}]"
-        for name in ("output_token", "ttft_p95", "tpot_p50")
-        for size in (1, 8)
-    }
-    stats = cases[f"output_token[{VARIANT}-b008]"]["stats"]
-    cell = run.cell(VARIANT, Load.at(8))
-    assert cell is not None
-    assert cell.tps_mean is not None
-    assert stats["data"][:2] == [pytest.approx(1 / 958.4994, rel=1e-6), pytest.approx(1 / 965.5701)]
-    assert stats["rounds"] == 4, "two starts, and two that confirmed it"
-    assert stats["ops"] == pytest.approx(1 / stats["mean"])
-    assert stats["min"] <= stats["q1"] <= stats["median"] <= stats["q3"] <= stats["max"]
-    assert cases[f"output_token[{VARIANT}-b008]"]["group"] == "concurrency 8"
-
-
-@pytest.mark.full
-def test_pytest_benchmark_compares_two_runs(demo: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
-    tools = tmp_path / "venv" / "bin"
-    subprocess.run(
-        [tools / "pip", "install", "-q", "pytest-benchmark"], check=True, capture_output=True
-    )
-    for name in ("before", "after"):
-        options = CiOptions(benchmark_json=tmp_path / f"{name}.json")
-        write_files(compared(demo, demo), Run.read(demo), options)
-    done = subprocess.run(
-        [tools / "pytest-benchmark", "compare", "before.json", "after.json", "--columns", "mean"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    for metric in ("output_token", "ttft_p95", "tpot_p50"):
-        assert done.stdout.count(f"{metric}[{VARIANT}-b008]") == 2
-    assert "Failed to load" not in done.stderr
-
-
 def test_metrics_are_flat_figures_of_every_load(demo: Path) -> None:
     result = compared(demo, demo)
     data = metrics_json(Run.read(demo), result)
@@ -181,11 +134,9 @@ def test_each_file_is_written_where_it_is_named(demo: Path, tmp_path: Path) -> N
     options = CiOptions(
         junit=tmp_path / "new" / "junit.xml",
         markdown=tmp_path / "new" / "summary.md",
-        benchmark_json=tmp_path / "benchmark.json",
         metrics=tmp_path / "metrics.json",
     )
     write_files(compared(demo, demo), Run.read(demo), options)
     ElementTree.parse(tmp_path / "new" / "junit.xml")
     assert (tmp_path / "new" / "summary.md").read_text().startswith("# whet ci: ")
-    for name in ("benchmark.json", "metrics.json"):
-        assert json.loads((tmp_path / name).read_text())
+    assert json.loads((tmp_path / "metrics.json").read_text())

@@ -26,7 +26,5 @@ class CiOptions:
     """JUnit XML: one test case a check."""
     markdown: _File = None
     """Summary for a pull request."""
-    benchmark_json: _File = None
-    """The candidate's speed in the form of pytest-benchmark."""
     metrics: _File = None
-    """Flat JSON of the candidate's figures, for dvc metrics diff."""
+    """Flat JSON of the candidate's figures."""

@@ -63,10 +63,10 @@ def ci_init(
         Path, Parameter(name=["--output-dir", "-o"], help="The repository's root.")
     ] = Path(),
 ) -> None:
-    """Write a GitHub Actions workflow and a DVC pipeline for a spec."""
-    from whet.flow.ci.scaffold import write_pipelines
+    """Write a GitHub Actions workflow for a spec."""
+    from whet.flow.ci.scaffold import write_workflow
 
-    for line in write_pipelines(spec_file, output_dir):
+    for line in write_workflow(spec_file, output_dir):
         print_line(line)
 
 
