@@ -34,4 +34,4 @@ def plan(
     if output.json:
         print_json(plan_json(made))
     else:
-        print_sections([plan_section(made, model)], output.console)
+        print_sections([plan_section(made, model, every=options.all_rows)], output.console)
