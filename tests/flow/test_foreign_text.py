@@ -197,8 +197,8 @@ def test_scalars_documents_and_words_come_back(text: str) -> None:
 @every_payload
 def test_a_first_spec_names_its_models(text: str) -> None:
     for draft, plain_draft in ((None, None), (text, text and PLAIN)):
-        data = yaml.load(template(model=text, draft=draft), LOADER)
-        plain = yaml.load(template(model=PLAIN, draft=plain_draft), LOADER)
+        data = yaml.load(template(text, draft), LOADER)
+        plain = yaml.load(template(PLAIN, plain_draft), LOADER)
         assert shape(data) == shape(plain)
         assert data["model"]["target"] == held(text)
 
