@@ -37,7 +37,7 @@ def ci(
 
     sides = open_sides(candidate, against, options)
     result = compare_runs(sides)
-    write_files(result, sides.candidate, options)
+    write_files(result, options)
     print_sections(ci_document(result).sections, output.console)
     if output.json:
         print_json({"verdict": result.verdict, "cause": result.cause, **encode(result)})
