@@ -79,6 +79,11 @@ class OutputOptions:
         """Where tables and sentences go."""
         return TerminalConsole(stderr=self.json, quiet=self.quiet)
 
+    def result(self, path: Path) -> None:
+        """Print the path of a result, where nothing else is printed."""
+        if self.quiet and not self.json:
+            print_line(str(path))
+
     def observer(self) -> ConsoleObserver:
         """Progress and warnings; use it as a context manager."""
         from whet.cli.observer import ConsoleObserver

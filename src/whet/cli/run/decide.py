@@ -44,5 +44,6 @@ def decide(
         print_json({"runs": [str(path) for path in run_dirs], "decision": encode(decision)})
     else:
         print_decision(decision, output.console)
-    if decision.recommendation is None:
+    if (chosen := decision.recommendation) is None:
         raise NothingQualifiesError(why_nothing_qualifies(runs[0], decision))
+    output.result(next(run.root for run in runs if run.tier == chosen.tier))

@@ -42,6 +42,7 @@ def write_and_print_report(
     else:
         print_report(document, output.console)
         _print_next_steps(run, output)
+        output.result(run.root / "report.html")
     if decision is not None and decision.recommendation is None:
         if all(cell.status != "complete" for cell in run.cells):
             raise EngineError(
