@@ -224,7 +224,7 @@ def template_comments() -> dict[str, str]:
     """Return the comment beside each key of `whet init`'s template, by dotted path."""
     comments: dict[str, str] = {}
     path: list[str] = []
-    for line in template(model="./model", draft="./draft").splitlines():
+    for line in template("./model", "./draft").splitlines():
         if (match := _KEY.fullmatch(line)) is None:
             continue
         indent, key, comment = match.groups()

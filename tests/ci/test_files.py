@@ -1,20 +1,16 @@
-"""What a comparison is written as: JUnit, Markdown, flat metrics."""
+"""What a comparison is written as: JUnit and Markdown."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
 from tests.ci.planted import compared
 from whet.ci.document import ci_document
-from whet.ci.files import junit_xml, metrics_json, write_files
+from whet.ci.files import junit_xml, write_files
 from whet.ci.options import CiOptions
 from whet.ci.result import Change, Check, CiResult, Word
-from whet.core.run import Run
 from whet.report.writers.markdown import render_markdown
 
 NASTY = Check(
@@ -118,25 +114,11 @@ def test_markdown_is_one_verdict_line_at_most_15_rows_and_what_changed() -> None
     assert "- 15 more differences: see --json" in lines
 
 
-def test_metrics_are_flat_figures_of_every_load(demo: Path) -> None:
-    result = compared(demo, demo)
-    data = metrics_json(Run.read(demo), result)
-    assert data["verdict"] == result.verdict
-    assert data["cost_ratio"] == 1
-    assert data["b008_acceptance_length"] == pytest.approx(3.8424, abs=1e-4)
-    assert data["b001_tps_mean"] == pytest.approx(206.3, abs=0.1)
-    assert data["task_arithmetic"] == 0.8
-    assert data["perplexity"] == pytest.approx(2.0499, abs=1e-4)
-    assert all(isinstance(value, int | float) for key, value in data.items() if key != "verdict")
-
-
 def test_each_file_is_written_where_it_is_named(demo: Path, tmp_path: Path) -> None:
     options = CiOptions(
         junit=tmp_path / "new" / "junit.xml",
         markdown=tmp_path / "new" / "summary.md",
-        metrics=tmp_path / "metrics.json",
     )
-    write_files(compared(demo, demo), Run.read(demo), options)
+    write_files(compared(demo, demo), options)
     ElementTree.parse(tmp_path / "new" / "junit.xml")
     assert (tmp_path / "new" / "summary.md").read_text().startswith("# whet ci: ")
-    assert json.loads((tmp_path / "metrics.json").read_text())

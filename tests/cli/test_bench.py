@@ -96,22 +96,6 @@ def test_two_processes_that_cannot_keep_the_rate_tell_what_left(whet: Whet, tmp_
     assert told["achieved_request_rate"] < told["asked_request_rate"] / 2
 
 
-def test_static_batches_wait_for_their_slowest(whet: Whet, tmp_path: Path) -> None:
-    with scripted_server(gap_s=0.005) as server:
-        said = whet(
-            "bench", server.url, *SMALL, "--osl", 6, "--random-range-ratio", 0.9,
-            "--num-prompts", 16, "--concurrency", 4, "--static-batches", *SAVE,
-        )  # fmt: skip
-    assert said.code == 0, said.err
-    told = saved(tmp_path)
-    starts = told["start_times"]
-    assert len({round(at, 9) for at in starts}) == 4
-    for batch in range(3):
-        ends = [starts[i] + told["latencies"][i] for i in range(4 * batch, 4 * batch + 4)]
-        # In whole ns, as measured: the sum of two floats may be a hair off.
-        assert round(starts[4 * (batch + 1)] * 1e9) >= round(max(ends) * 1e9)
-
-
 @pytest.mark.parametrize("form", ["text", "chat"])
 def test_a_server_that_takes_no_token_ids(whet: Whet, form: str) -> None:
     with scripted_server(ttft_s=0.05) as server:
@@ -151,7 +135,6 @@ def test_nobody_answers(whet: Whet) -> None:
         ((*SMALL, "--request-rate", 0), "rate_rps is 0"),
         ((*SMALL, "--request-rate", "nan"), "--request-rate takes a number from 0"),
         ((*SMALL, "--request-rate", 1, "--burstiness", 0), "burstiness is 0"),
-        ((*SMALL, "--request-rate", 1, "--static-batches"), "leave out --request-rate"),
         ((*SMALL, "--burstiness", 2), "needs --request-rate"),
         ((*SMALL, "--find-max", "rate"), "give --slo or --goodput"),
         (

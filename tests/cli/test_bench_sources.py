@@ -156,7 +156,6 @@ def test_a_log_is_sent_as_it_was(whet: Whet, tmp_path: Path) -> None:
     [
         (("--dataset-path", "a", "--trace", "b"), "are different traffic"),
         (("--trace", "a", "--request-rate", 2), "--request-rate does not go with --trace"),
-        (("--trace", "a", "--static-batches"), "--static-batches does not go with --trace"),
         (("--trace", "a", "--input-len", 5), "--input-len does not go with --trace"),
         (("--trace", "a", "--burstiness", 2), "--burstiness needs --request-rate"),
         (("--trace", "azure.csv", "--trace-speed", 0), "--trace-speed 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.checkpoint_factory import tiny_config, write_hollow, write_tokenizer
@@ -63,6 +64,17 @@ def test_gpus_are_counted(whet: Whet, pair: Path) -> None:
     assert whet("check", "--device", "2x L40S").code == 0
 
 
+def test_a_sentence_is_one_line_where_nobody_sees_a_terminal(
+    whet: Whet, pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_seven_b(pair)
+    monkeypatch.setenv("COLUMNS", "40")
+    said = whet("check", "--device", "H200", "--quiet")
+    (line,) = [line for line in said.err.splitlines() if "price_usd_per_hour" in line]
+    assert line.startswith("! every variant: hardware.price_usd_per_hour is 1, and H200 costs")
+    assert line.endswith("another machine")
+
+
 def test_an_unknown_gpu_is_told_with_the_known_ones(whet: Whet, pair: Path) -> None:
     write_spec(pair)
     said = whet("check", "--device", "Q7").sentence(USAGE)
@@ -91,3 +103,17 @@ def test_what_is_slow_on_that_gpu_is_told(whet: Whet, pair: Path) -> None:
     slow = "this GPU computes no FP8"
     assert slow in " ".join(whet("check", "--device", "A100 80GB SXM").err.split())
     assert slow not in " ".join(whet("check", "--device", "H100 SXM").out.split())
+
+
+def test_the_verdict_and_what_the_run_takes_come_before_the_commands(
+    whet: Whet, pair: Path
+) -> None:
+    write_seven_b(pair)
+    words = ("check", "--device", "H100 SXM")
+    short = whet(*words)
+    first, second, *_ = short.out.strip().splitlines()
+    assert first.startswith("ok run: 2 variants on H100 SXM")
+    assert "server starts" in second
+    assert "--max-model-len" not in short.out
+    assert "whet check -v prints the command of each variant" in short.out
+    assert whet(*words, "-v").out.count("--max-model-len 2048") == 2

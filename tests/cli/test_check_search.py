@@ -86,7 +86,7 @@ def test_a_head_of_another_model_is_refused_before_anything_starts(
     whet: Whet, folder: Path
 ) -> None:
     write_head(folder / "head", hidden_size=512)
-    write_log_spec(folder, search={"heads": ["./head"]})
+    write_log_spec(folder, search={"heads": ["./head"]}, hardware={"price_usd_per_hour": 3.0})
     said = whet("check", *DEVICE).sentence(UsageError.exit_code)
     assert said.startswith("search.heads: ")
     assert said.endswith(

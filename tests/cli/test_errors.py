@@ -82,7 +82,7 @@ def test_a_negative_batch_size_in_the_spec(whet: Whet, tmp_path: Path) -> None:
     write_spec(tmp_path, load={"concurrency": [4, -1]})
     said = whet("run").sentence(USAGE)
     assert said.startswith("load.concurrency.1: ")
-    assert said.endswith("greater than or equal to 1 (got -1)")
+    assert said.endswith("must be 1 or more (got -1)")
     assert not (tmp_path / "runs").exists()
 
 
@@ -102,10 +102,10 @@ def test_an_unknown_engine(whet: Whet, pair: Path) -> None:
     [
         (["sharpen"], 'Unknown command "sharpen"'),
         (["run", "--resum"], "--resume"),
-        (["run", "--concurrency", "1,8"], "is --set load.concurrency=[1,8] now"),
-        (["run", "--batch-sizes", "1"], "is --set load.concurrency=[1,8] now"),
+        (["run", "--concurrency", "1,8"], "set it with --set load.concurrency=[1,8]"),
+        (["run", "--batch-sizes", "1"], "set it with --set load.concurrency=[1,8]"),
         (["quantize", "a", "b", "--samples", "many"], "Invalid value for --samples"),
-        (["report"], "requires an argument"),
+        (["report"], "whet report needs RUN_DIR"),
     ],
 )
 def test_words_that_no_command_has(whet: Whet, tmp_path: Path, words: list[str], told: str) -> None:
@@ -119,11 +119,11 @@ def test_words_that_no_command_has(whet: Whet, tmp_path: Path, words: list[str],
 @pytest.mark.parametrize(
     ("flag", "value", "told"),
     [
-        ("--group-size", "7", "--group-size: Input should be 32, 64 or 128 (got 7)"),
+        ("--group-size", "7", "--group-size: must be 32, 64 or 128 (got 7)"),
         (
             "--method",
             "gptk",
-            "--method: Input should be 'awq', 'gptq', 'smoothquant' or 'rtn' (got 'gptk')",
+            "--method: must be 'awq', 'gptq', 'smoothquant' or 'rtn' (got 'gptk')",
         ),
         ("--samples", "-3", "--samples takes a number from 0 to 10,000,000 (got -3)"),
     ],

@@ -53,7 +53,7 @@ def test_a_check_fetches_headers_and_says_what_a_run_will_take(
 ) -> None:
     model = big_model(hub, tmp_path)
     weight_bytes = (tmp_path / "big" / WEIGHTS).stat().st_size
-    said = whet("check", *H100)
+    said = whet("check", *H100, "-v")
     assert said.code == 0, said.err
     assert hub.sent_bytes < weight_bytes / 100
     assert f"{NAME} at {model.commit}: " in said.out

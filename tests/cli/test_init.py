@@ -25,6 +25,22 @@ def test_it_writes_a_spec_that_loads(whet: Whet, tmp_path: Path, draft: str | No
     assert methods == {"draft_model" if draft else "ngram"}
 
 
+def test_only_what_is_not_set_is_asked_for(whet: Whet, tmp_path: Path) -> None:
+    price = "hardware.price_usd_per_hour"
+    both = whet("init", "a.yaml").out
+    assert (
+        both == f"Wrote a.yaml. Next: set model.target and {price}, then run: whet check a.yaml\n"
+    )
+    model = whet("init", "b.yaml", "--model", "owner/name").out
+    assert f"Next: set {price}, then run" in model
+    device = whet("init", "c.yaml", "--model", "owner/name", "--device", "2x L4")
+    assert device.out == "Wrote c.yaml. Next: whet check c.yaml --device '2x L4'\n"
+    hardware = load_spec(tmp_path / "c.yaml").hardware
+    assert hardware.price_source == "L4 on demand, 2026; put your own"
+    assert 0.5 < hardware.price_usd_per_hour < 2
+    assert "no GPU is known as 'L5'" in whet("init", "d.yaml", "--device", "L5").sentence(2)
+
+
 def test_it_writes_to_a_fifo(whet: Whet, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     texts: list[str] = []

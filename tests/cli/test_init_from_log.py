@@ -71,6 +71,8 @@ def test_the_spec_comes_from_the_log_the_model_and_the_device(
     assert len(said.out.splitlines()) <= 15
     assert "log.jsonl: 1,500 requests in 11 min" in said.out
     assert "Not in the log: your latency limits" in said.out
+    assert "whet prompts" not in said.out, "its prompts begin alike"
+    assert said.out.endswith("whet check whet.yaml --device 'H100 SXM', then: whet run whet.yaml\n")
     assert hub.sent_bytes < (hub.models[NAME].folder / "model.safetensors").stat().st_size / 100
     spec = load_spec(tmp_path / "whet.yaml")
     assert (spec.name, spec.model.target) == ("name-7b", NAME)
@@ -84,6 +86,8 @@ def test_the_spec_comes_from_the_log_the_model_and_the_device(
     assert (spec.search.time, spec.search.heads) == (1800, ())
     text = (tmp_path / "whet.yaml").read_text()
     assert "variants" not in text
+    assert "objective:\n  # limits of the time to first token" in text
+    assert spec.objective == type(spec.objective)()
     assert "recipes" not in text
     assert "  # for everything: quantizing," in text
     checked = whet("check", *H100)
@@ -195,5 +199,23 @@ def test_a_redacted_log_makes_no_spec(whet: Whet, hub: ModelHub, tmp_path: Path)
     assert not (tmp_path / "whet.yaml").exists()
 
 
-def test_a_device_needs_a_log(whet: Whet) -> None:
-    assert "give --traffic LOG too" in whet("init", *H100).sentence(UsageError.exit_code)
+def test_heads_need_a_log(whet: Whet) -> None:
+    said = whet("init", "--head", "./head").sentence(UsageError.exit_code)
+    assert "give --traffic LOG too" in said
+
+
+def test_a_log_whose_prompts_begin_with_a_time_is_told_what_a_fix_would_bring(
+    whet: Whet, hub: ModelHub, tmp_path: Path
+) -> None:
+    path = write_log(tmp_path / "log.jsonl", 400)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, line in enumerate(lines):
+        first = line["request"]["messages"][0]
+        stamp = f"2026-10-09 {number // 60 % 24:02d}:{number % 60:02d}:07"
+        first["content"] = f"Now: {stamp}. You answer questions about orders. " + "Be kind. " * 90
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = whet("init", "--model", NAME, "--traffic", "log.jsonl", *H100)
+    assert said.code == 0, said.err
+    (hint,) = [line for line in said.out.splitlines() if "whet prompts would make it" in line]
+    assert "date or time early in prompts" in hint
+    assert float(hint.split("it ")[1].split("%")[0]) > 50

@@ -113,13 +113,13 @@ def test_bench_takes_the_flags_of_vllm_bench_serve(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--use-beam-search",), "--use-beam-search is not supported: beam search is not streamed"),
-        (("--lora-modules", "a"), "--lora-modules is not supported: name the adapter with --model"),
+        (("--use-beam-search",), "--use-beam-search is not supported; beam search is not streamed"),
+        (("--lora-modules", "a"), "--lora-modules is not supported; name the adapter with --model"),
         (("--header", "X-Team"), "--header takes KEY=VALUE"),
         (("--extra-body", "{"), "--extra-body is not valid JSON"),
         (("--extra-body", "[1]"), "--extra-body must be a JSON object"),
         (("--conversations", "2"), "replay a log of chats with --trace"),
-        (("--port", "1"), "--port is not supported: give the server's URL"),
+        (("--port", "1"), "--port is not supported; give the server's URL"),
         (("--form", "text", "--backend", "openai-chat"), "name different endpoints"),
         (("--osl",), "requires an argument"),
         (("--num-promts", "3"), "Did you mean --num-prompts?"),

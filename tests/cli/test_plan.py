@@ -32,9 +32,32 @@ def planned(whet: Whet, model: Path, *words: str) -> dict[str, Any]:
 def test_gpus_and_precisions_with_cost_latency_and_error(whet: Whet, model: Path) -> None:
     said = whet("plan", model, *TRAFFIC, "--rate", "50")
     assert said.code == 0, said.err
-    assert "1,040 prompt tokens (512 shared), 128 output tokens, 50 requests/s" in said.out
+    assert "1,024 prompt tokens (512 shared), 128 output tokens, 50 requests/s" in said.out
     assert "H200" in said.out
     assert "Predicted, not measured" in said.out
+    assert re.search(r" \d+ ±\d+% ", said.out), "each latency with its error"
+
+
+def test_what_another_beats_is_counted_and_shown_with_all(whet: Whet, model: Path) -> None:
+    words = ("plan", model, *TRAFFIC, "--gpus", "H100 SXM", "--parallel", "1")
+    short, whole = whet(*words).out, whet(*words, "--all").out
+    (hidden,) = re.findall(r"(\d+) more cost more or are slower: --all shows them", short)
+    rows = [text.count("\nH100 SXM ") for text in (short, whole)]
+    assert rows[1] - rows[0] == int(hidden) > 0
+    assert "--all shows them" not in whole
+
+
+def test_a_log_without_counts_is_tokenized(whet: Whet, tmp_path: Path) -> None:
+    folder = str(write_tiny_llama(tmp_path / "short"))
+    answer = {"choices": [{"message": {"role": "assistant", "content": "it is on its way"}}]}
+    rows = [
+        {"messages": [{"role": "user", "content": f"where is {n}"}], "response": answer}
+        for n in range(40)
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = whet("plan", folder, "--workload", "log.jsonl", "--gpus", "L4")
+    assert said.code == 0, said.err
+    assert re.search(r"[1-9]\d* prompt tokens \(\d+ shared\), [1-9]\d* output tokens", said.out)
 
 
 def test_every_candidate_says_that_it_is_predicted(whet: Whet, model: Path) -> None:
@@ -189,7 +212,11 @@ def test_blocks_that_begin_an_earlier_row_are_cached(
         ([*TRAFFIC, "--parallel", "tp3"], USAGE, "none of these layouts divides the model"),
         ([*TRAFFIC, "--concurrency", "0,8"], USAGE, "give whole numbers from 1 to 4,096"),
         ([*TRAFFIC, "--concurrency", "x"], USAGE, "such as 8,64,256"),
-        ([*TRAFFIC, "--weights", "Q4"], USAGE, "--weights 'Q4' is not a precision"),
+        (
+            [*TRAFFIC, "--weights", "Q4"],
+            USAGE,
+            "is not a precision; choose from 16bit, W4A16, W8A16",
+        ),
         ([*TRAFFIC, "--prices", "L4"], USAGE, 'write "L4=0.5", US$ an hour above 0'),
         ([*TRAFFIC, "--objective", "fast"], USAGE, "is not a constraint"),
         (

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.checkpoint_factory import write_tokenizer
 from tests.cli.stage import Whet
 from whet.core.errors import UsageError
 
@@ -83,7 +82,7 @@ def test_a_file_of_another_kind(run: Lint) -> None:
     ("words", "told"),
     [
         (["--ignore", "WHET0O1"], "--ignore 'WHET0O1' is not a rule; did you mean"),
-        (["--tokenizer", "gone"], "no tokenizer.json at gone; give the model's folder"),
+        (["--tokenizer", "gone"], "whet prompts --tokenizer is not supported"),
     ],
 )
 def test_flags_that_cannot_be_used(run: Lint, words: list[str], told: str) -> None:
@@ -101,11 +100,3 @@ def test_reports_for_machines(run: Lint) -> None:
     assert (data["files"], data["problems"]) == (1, [])
     assert "a1b2c3" not in json.dumps(data)
     assert "secret" not in run("p", "--redact", "--ignore", "WHET041").out
-
-
-def test_the_tokens_of_a_tokenizer_are_counted(run: Lint) -> None:
-    write_tokenizer(Path("model"))
-    write("a.jinja", "{{ now }}" + STABLE)
-    by_characters = json.loads(run("a.jinja", "--json").out)["findings"][0]["lost_tokens"]
-    result = run("a.jinja", "--tokenizer", "model", "--json")
-    assert json.loads(result.out)["findings"][0]["lost_tokens"] != by_characters

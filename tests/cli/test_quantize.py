@@ -25,21 +25,21 @@ def model(tmp_path: Path) -> Path:
     ("flags", "told"),
     [
         ("--scheme W8A8 --method awq", "W8A8 is made by smoothquant, gptq, rtn, not by awq"),
-        ("--scheme NF4", "--scheme: Input should be 'W4A16', 'W8A16', 'W8A8', "),
+        ("--scheme NF4", "--scheme: must be 'W4A16', 'W8A16', 'W8A8', "),
         ("--scheme FP8 --method awq", "FP8 is made by rtn, not by awq"),
-        ("--method hqq", "--method: Input should be 'awq', 'gptq', 'smoothquant' "),
+        ("--method hqq", "--method: must be 'awq', 'gptq', 'smoothquant' "),
         (
             "--scheme FP8 --group-size 64",
             "--group-size has no meaning for FP8, whose groups are given; leave it out, or choose "
             "--scheme W4A16, W8A16",
         ),
         ("--scheme NVFP4", "--scheme: whet does not write it; make it with llm-compressor and"),
-        ("--kv-cache int8", "--kv-cache: Input should be 'fp8' (got 'int8')"),
+        ("--kv-cache int8", "--kv-cache: must be 'fp8' (got 'int8')"),
         (
             "--scheme W8A8 --bits-per-weight 9",
             "mixed keeps units above 4 bits, and W8A8 is 8 already",
         ),
-        ("--bits-per-weight 17", "--bits-per-weight: Input should be less than or equal to 16"),
+        ("--bits-per-weight 17", "--bits-per-weight: must be 16 or less"),
         ("--seed x", "Invalid value for --seed"),
         ("--private", "Unknown option: --private"),
         ("--push-to-hub me/it", "upload the folder with hf upload OWNER/NAME OUT"),
@@ -65,5 +65,5 @@ def test_one_checkpoint(whet: Whet, model: Path) -> None:
 @pytest.mark.parametrize("flag", ["--compare", "--compare=true", "--no-tasks --compare"])
 def test_the_removed_comparison_names_its_successor(whet: Whet, model: Path, flag: str) -> None:
     said = whet("quantize", model, "out", *flag.split()).sentence(USAGE)
-    assert said.startswith("whet quantize --compare is now a run: write preset: schemes")
+    assert said.startswith("whet quantize --compare is not supported; write preset: schemes")
     assert not Path("out").exists()

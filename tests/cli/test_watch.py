@@ -10,11 +10,12 @@ import pytest
 
 from tests.cli.stage import Whet
 from tests.scripted_server import scripted_server
-from whet.core.errors import NothingQualifiesError, StorageError, UsageError
+from whet.core.errors import EngineLostError, NothingQualifiesError, StorageError, UsageError
 from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.store import locked
 from whet.watch.source import source_files, source_of_run
+from whet.watch.state import Journal, WatchState
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "cpu-demo" / "run.tar.xz"
 USAGE = UsageError.exit_code
@@ -33,6 +34,14 @@ def write_bundle(folder: Path, run: Path) -> Path:
     for name, text in source_files(source_of_run(Run.read(run), "draft+cache", Load.at(8))).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+    return folder
+
+
+def write_state(folder: Path, run: Path) -> Path:
+    """A watch that has seen the server before."""
+    folder.mkdir()
+    seen = WatchState(run=Run.read(run).name, variant="draft+cache", periods=1)
+    Journal(folder).write_state(seen)
     return folder
 
 
@@ -91,7 +100,7 @@ def test_a_second_watch_on_one_state(whet: Whet, run: Path, tmp_path: Path) -> N
 
 
 def test_a_standing_alarm_counts_at_every_start(whet: Whet, run: Path, tmp_path: Path) -> None:
-    words = (*NOWHERE, "--state", tmp_path / "state", "--periods")
+    words = (*NOWHERE, "--state", write_state(tmp_path / "state", run), "--periods")
     for periods, standing in ((3, False), (1, True), (4, True)):
         said = whet("watch", run, *words, periods)
         assert said.code == NothingQualifiesError.exit_code
@@ -102,7 +111,8 @@ def test_a_standing_alarm_counts_at_every_start(whet: Whet, run: Path, tmp_path:
 
 
 def test_an_alarm_that_cleared_no_longer_counts(whet: Whet, run: Path, tmp_path: Path) -> None:
-    words = ("--listen", "off", "--period", 0.5, "--state", tmp_path / "state")
+    state = write_state(tmp_path / "state", run)
+    words = ("--listen", "off", "--period", 0.5, "--state", state)
     said = whet("watch", run, "--url", "http://127.0.0.1:9", *words, "--periods", 3)
     with scripted_server(model="target", tokens_per_chunk=4) as server:
         said = whet("watch", run, "--url", server.url, *words, "--periods", 4)
@@ -121,17 +131,22 @@ def test_a_state_that_cannot_be_written_is_said(whet: Whet, run: Path, tmp_path:
     with scripted_server(model="target") as server:
         words = ("--url", server.url, "--listen", "off", "--state", state, "--periods", 1)
         said = whet("watch", bundle, *words)
-    assert "state.json" in said.sentence(StorageError.exit_code)
-    assert "cannot write" in said.out
-    said = whet("watch", run, *NOWHERE, "--state", state, "--periods", 4)
+        assert "state.json" in said.sentence(StorageError.exit_code)
+        assert "cannot write" in said.out
+        said = whet("watch", run, *words[:-1], 4, "--period", 0.5)
     assert said.code == NothingQualifiesError.exit_code
     assert [f"in a row: {count}" in said.out for count in (1, 2, 3, 4)] == [True, True, False, True]
 
 
-def test_a_dead_port_is_said_in_the_first_period(whet: Whet, run: Path, tmp_path: Path) -> None:
-    said = whet("watch", run, *NOWHERE, "--state", tmp_path / "state", "--periods", 1)
-    assert said.code == NothingQualifiesError.exit_code
-    assert "is not what was measured: unreachable" in said.err
+@pytest.mark.parametrize("periods", [(), ("--periods", 1)])
+def test_a_url_that_never_answered_is_an_error_at_once(
+    whet: Whet, run: Path, tmp_path: Path, periods: tuple[object, ...]
+) -> None:
+    said = whet("watch", run, *NOWHERE, "--state", tmp_path / "state", *map(str, periods))
+    assert said.sentence(EngineLostError.exit_code) == (
+        "no server answers at http://127.0.0.1:9; correct --url, or start the server first"
+    )
+    assert not (tmp_path / "state" / "journal.jsonl").exists()
 
 
 @pytest.mark.parametrize("text", [None, "", "other:a_total 1\n"])
@@ -149,7 +164,7 @@ def test_metrics_that_are_not_there(
 def test_an_engine_that_is_away_is_an_alarm_and_not_an_error(
     whet: Whet, run: Path, tmp_path: Path
 ) -> None:
-    state = tmp_path / "state"
+    state = write_state(tmp_path / "state", run)
     said = whet("watch", run, *NOWHERE, "--periods", 3, "--state", state)
     assert said.code == NothingQualifiesError.exit_code
     assert "is not what was measured: unreachable" in said.err

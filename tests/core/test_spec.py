@@ -113,12 +113,12 @@ def test_files_that_are_no_spec(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", ["abba", "Interleaved", "", None, 1])
 def test_an_unknown_order_is_told_with_the_known_ones(order: object) -> None:
     message = told({"load": {"order": order}})
-    assert message == f"load.order: Input should be 'blocks' or 'interleaved' (got {order!r})"
+    assert message == f"load.order: must be 'blocks' or 'interleaved' (got {order!r})"
 
 
 @pytest.mark.parametrize("draft", [None, "./draft"])
 def test_the_template_is_a_valid_spec_with_the_defaults(draft: str | None) -> None:
-    data = yaml.safe_load(template(model="./model", draft=draft))
+    data = yaml.safe_load(template("./model", draft))
     spec = parse_spec(data, base=Path("/base"))
     plain = parse_spec(
         {
@@ -134,7 +134,7 @@ def test_the_template_is_a_valid_spec_with_the_defaults(draft: str | None) -> No
 
 
 def test_the_template_shows_every_key() -> None:
-    text = template(model="./model", draft="./draft")
+    text = template("./model", "./draft")
     sections = ("workload", "load", "quality", "objective", "hardware", "engine")
     for section in sections:
         keys = Spec.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
@@ -180,16 +180,31 @@ def test_deep_nesting_is_refused(tmp_path: Path, text: str) -> None:
     [
         ({"hardware": {"price_usd_per_hour": float("inf")}}, "finite"),
         ({"objective": {"ttft_ms": [float("nan")]}}, "finite"),
-        ({"load": {"concurrency": [10**12]}}, "less than or equal to 65535"),
-        ({"load": {"trials": 10**9}}, "less than or equal to 1000"),
+        ({"load": {"concurrency": [10**12]}}, "must be 65,535 or less"),
+        ({"load": {"trials": 10**9}}, "must be 1,000 or less"),
+        (
+            {"objective": {"ttft_ms": 500}},
+            "objective.ttft_ms: must be a list, as in [500] (got 500)",
+        ),
+        ({"load": {"concurrency": []}}, "load.concurrency: needs 1 or more values (got [])"),
+        ({"load": {"confirm": "perhaps"}}, "load.confirm: must be true or false (got 'perhaps')"),
+        ({"objective": {"tpot_ms": "fast"}}, "objective.tpot_ms: must be a number (got 'fast')"),
+        ({"quality": 4}, "quality: must be keys with their values (got 4)"),
         (
             {"variants": {"a": {"args": {key: list(range(300)) for key in "xyz"}}}},
             "the lists make 27000000 variants, more than 500",
         ),
     ],
 )
-def test_a_number_beyond_all_use_is_refused(change: dict[str, object], word: str) -> None:
+def test_a_value_that_cannot_be_is_refused_in_our_words(
+    change: dict[str, object], word: str
+) -> None:
     assert word in told(change)
+
+
+def test_a_section_that_contradicts_itself_is_not_printed_whole() -> None:
+    message = told({"objective": {"recommend_ttft_ms": 300}})
+    assert message == ("objective: recommend_ttft_ms must be one of ttft_ms [200.0, 500.0, 1000.0]")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ HEAD: dict[str, Any] = {"method": "eagle3", "draft": "org/head", "num_tokens": 6
         ({"num_tokens_by_load": [[1, 16, 6], [17, 8, 2]]}, "end there or above"),
         ({"num_tokens_by_load": [[1, 16, 8]]}, "num_tokens, the largest, is 6"),
         ({"num_tokens_by_load": [[1, 16]]}, "num_tokens_by_load"),
-        ({"num_tokens_by_load": [[1, 16, -1]]}, "greater than or equal to 0"),
+        ({"num_tokens_by_load": [[1, 16, -1]]}, "must be 0 or more"),
         ({"rejection_sample_method": "blocks"}, "'standard', 'block'"),
         ({"draft_lm_head_quantization": "int8"}, "'fp8' or 'nvfp4'"),
     ],

@@ -115,7 +115,7 @@ def test_a_flag_without_a_plain_value_is_told_once(value: object) -> None:
 
 
 def test_a_name_that_is_no_text_is_told() -> None:
-    with pytest.raises(UsageError, match="valid string"):
+    with pytest.raises(UsageError, match="must be a text"):
         spec(variants={"fp16": {}, 16: {}})
 
 
@@ -243,9 +243,9 @@ def test_the_preset_is_stored_as_its_variants() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"preset": "shemes"}, "preset: Input should be 'schemes' (got 'shemes')"),
-        ({"preset": "schemes", "variants": ["fp16"]}, "variants: Input should be a valid dict"),
-        ({"preset": "schemes", "recipes": 4}, "recipes: Input should be a valid dict"),
+        ({"preset": "shemes"}, "preset: must be 'schemes' (got 'shemes')"),
+        ({"preset": "schemes", "variants": ["fp16"]}, "variants: must be keys with their values"),
+        ({"preset": "schemes", "recipes": 4}, "recipes: must be keys with their values"),
         ({"preset": "schemes", "baseline": "16bit"}, "baseline '16bit' is not among the variants"),
     ],
 )

@@ -99,7 +99,7 @@ def test_the_line_that_check_prints_starts_a_server(tmp_path: Path) -> None:
     }
     (tmp_path / "whet.yaml").write_text(json.dumps(spec))
     done = subprocess.run(
-        [sys.executable, "-m", "whet", "check", "whet.yaml"],
+        [sys.executable, "-m", "whet", "check", "-v", "whet.yaml"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -186,7 +186,7 @@ def write_questions(folder: Path) -> tuple[str, ...]:
     heldout = write_lines(folder / "heldout.jsonl", rows)
     tasks = write_lines(folder / "tasks.jsonl", [task_row(i) for i in range(TASKS)])
     tokenizer = write_tokenizer(folder / "tokenizer")
-    flags = ("--heldout", heldout, "--tasks-file", tasks, "--tokenizer", tokenizer)
+    flags = ("--heldout", heldout, "--tasks", tasks, "--tokenizer", tokenizer)
     return (*map(str, flags), *SMALL)
 
 

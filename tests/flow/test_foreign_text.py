@@ -27,7 +27,7 @@ from whet.core.spec import Spec, load_spec, parse_spec
 from whet.deploy.monitoring import monitoring_files
 from whet.deploy.render import TARGETS, render_script, write_deployment
 from whet.engines import get_profile
-from whet.flow.ci.scaffold import write_pipelines
+from whet.flow.ci.scaffold import write_workflow
 from whet.watch.causes import CAUSES, Finding, write_proposal
 
 every_payload = pytest.mark.parametrize("text", PAYLOADS.values(), ids=PAYLOADS.keys())
@@ -197,8 +197,8 @@ def test_scalars_documents_and_words_come_back(text: str) -> None:
 @every_payload
 def test_a_first_spec_names_its_models(text: str) -> None:
     for draft, plain_draft in ((None, None), (text, text and PLAIN)):
-        data = yaml.load(template(model=text, draft=draft), LOADER)
-        plain = yaml.load(template(model=PLAIN, draft=plain_draft), LOADER)
+        data = yaml.load(template(text, draft), LOADER)
+        plain = yaml.load(template(PLAIN, plain_draft), LOADER)
         assert shape(data) == shape(plain)
         assert data["model"]["target"] == held(text)
 
@@ -232,26 +232,20 @@ def test_a_proposal_takes_its_evidence_as_a_comment(tmp_path: Path, text: str) -
 
 
 @every_payload
-def test_a_workflow_and_a_pipeline_hold_paths_as_data(tmp_path: Path, text: str) -> None:
+def test_a_workflow_holds_paths_as_data(tmp_path: Path, text: str) -> None:
     name = f"{text.replace('/', '-')[:100]}.yaml"
     for folder, file in ((tmp_path / "foreign", name), (tmp_path / "plain", f"{PLAIN}.yaml")):
         folder.mkdir()
         (folder / file).write_text(yaml.safe_dump(spec(traffic={"log": f"./{file}"})))
-        write_pipelines(folder / file, folder)
-    read = [
-        [
-            yaml.load((folder / written).read_text(), LOADER)
-            for written in (".github/workflows/whet.yml", "dvc.yaml")
-        ]
+        write_workflow(folder / file, folder)
+    workflow, plain = [
+        yaml.load((folder / ".github/workflows/whet.yml").read_text(), LOADER)
         for folder in (tmp_path / "foreign", tmp_path / "plain")
     ]
-    assert shape(read[0]) == shape(read[1])
-    workflow, pipeline = read[0]
+    assert shape(workflow) == shape(plain)
     shown = held(f"./{name}" if name.startswith("-") else name)
     assert workflow["env"]["SPEC"].replace("${{ '${{' }}", "${{") == shown
     assert "${{" not in workflow["env"]["SPEC"].replace("${{ '${{' }}", "")
-    assert "${" not in str(pipeline).replace("\\\\${", "").replace("\\${", "")
-    assert pipeline["stages"]["run"]["deps"][0].replace("\\${", "${") == shown
 
 
 @pytest.mark.parametrize(

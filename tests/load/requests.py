@@ -10,7 +10,7 @@ from whet.load.sources.request import BenchRequest
 
 _SERVER: Final = ("model", "tokenizer")
 _LOAD: Final = {
-    "warmup": "num_warmups", "runs": "num_runs", "seed": "seed", "static": "static_batches",
+    "warmup": "num_warmups", "runs": "num_runs", "seed": "seed",
     "concurrency": "max_concurrency",
 }  # fmt: skip
 

@@ -1,30 +1,23 @@
-"""Files of a comparison: JUnit, Markdown, and flat JSON for DVC."""
+"""Files of a comparison: JUnit and Markdown."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from whet.ci.document import ci_document
 from whet.ci.options import CiOptions
-from whet.ci.result import ORDER, CiResult
-from whet.core.records.summary import Estimate
+from whet.ci.result import CiResult
 from whet.core.redact import clean
-from whet.core.run import Run
 from whet.core.store import write_atomic
-from whet.metrics import metrics_in
 from whet.report.writers.markdown import render_markdown
 
 
-def write_files(result: CiResult, candidate: Run, options: CiOptions) -> None:
+def write_files(result: CiResult, options: CiOptions) -> None:
     """Write what the options name. Raises ``StorageError`` where that cannot be written."""
     if options.junit is not None:
         write_atomic(options.junit, junit_xml(result))
     if options.markdown is not None:
         write_atomic(options.markdown, render_markdown(ci_document(result)))
-    if options.metrics is not None:
-        write_atomic(options.metrics, _json(metrics_json(candidate, result)))
 
 
 def junit_xml(result: CiResult) -> bytes:
@@ -58,29 +51,3 @@ def junit_xml(result: CiResult) -> bytes:
     indent(root)
     text: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
-
-
-def metrics_json(run: Run, result: CiResult) -> dict[str, float | str]:
-    """Return flat JSON for ``dvc metrics``: verdict, counts, figures per load, and quality."""
-    counts = {f"checks_{verdict}": len(result.counted(verdict)) for verdict in ORDER}
-    change = None if result.primary is None else result.primary.change
-    primary = {} if change is None else {"cost_ratio": change.value}
-    return {"verdict": result.verdict, **counts, **primary, **dict(_figures(run, result.variant))}
-
-
-def _figures(run: Run, variant: str) -> Iterator[tuple[str, float]]:
-    for cell in (cell for cell in run.cells if cell.variant == variant):
-        for metric in metrics_in("cells"):
-            figure = cell.figures.get(metric.name)
-            value = figure.value if isinstance(figure, Estimate) else figure
-            if value is not None:
-                yield f"{cell.load.key}_{metric.name}", value
-    record = run.quality.get(variant)
-    if record is not None and record.perplexity is not None:
-        yield "perplexity", record.perplexity.value
-    for score in record.tasks if record is not None else ():
-        yield f"task_{score.task}", score.score.value
-
-
-def _json(data: object) -> bytes:
-    return (json.dumps(data, ensure_ascii=False, indent=1) + "\n").encode()

@@ -26,5 +26,3 @@ class CiOptions:
     """JUnit XML: one test case a check."""
     markdown: _File = None
     """Summary for a pull request."""
-    metrics: _File = None
-    """Flat JSON of the candidate's figures, for dvc metrics diff."""

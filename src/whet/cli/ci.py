@@ -37,7 +37,7 @@ def ci(
 
     sides = open_sides(candidate, against, options)
     result = compare_runs(sides)
-    write_files(result, sides.candidate, options)
+    write_files(result, options)
     print_sections(ci_document(result).sections, output.console)
     if output.json:
         print_json({"verdict": result.verdict, "cause": result.cause, **encode(result)})
@@ -63,10 +63,10 @@ def ci_init(
         Path, Parameter(name=["--output-dir", "-o"], help="The repository's root.")
     ] = Path(),
 ) -> None:
-    """Write a GitHub Actions workflow and a DVC pipeline for a spec."""
-    from whet.flow.ci.scaffold import write_pipelines
+    """Write a GitHub Actions workflow for a spec."""
+    from whet.flow.ci.scaffold import write_workflow
 
-    for line in write_pipelines(spec_file, output_dir):
+    for line in write_workflow(spec_file, output_dir):
         print_line(line)
 
 

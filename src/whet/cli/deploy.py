@@ -39,6 +39,7 @@ def deploy(
         print_json(document | {"bundle": encode(deployed.bundle), "previous": previous})
     else:
         _print_text(deployed, output)
+        output.result(deployed.folder)
     return deployed
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions, print_json
+from whet.core.format import plural
 from whet.core.spec import EngineSpec
 from whet.core.units import human_bytes
 from whet.flow.doctor import Examination, examine
-from whet.report.document import Node, Paragraph, Section, Table, table, verdict_cell
+from whet.report.document import Node, Paragraph, Section, table, verdict_cell
 from whet.report.writers.console import print_sections
 
-_NAMED: Final = ("slow", "doubtful", "not available here")
-"""The statuses whose levers the summary names."""
+_MAIN: Final = ("weights", "kv_cache_dtype", "speculation", "prefix_cache", "lora")
 
 
 def doctor(
@@ -42,9 +42,13 @@ def doctor(
 def _section(examination: Examination, *, all_rows: bool) -> Section:
     """The summary, and with ``all_rows`` each lever with the reason."""
     nodes: list[Node] = [Paragraph(text=f"{name}: {text}") for name, text in _summary(examination)]
-    if all_rows:
-        nodes.append(_table(examination))
-    elif examination.rows:
+    if examination.levers and all_rows:
+        levers = (
+            (item.lever, verdict_cell(item.status), "" if item.row is None else item.row.sentence)
+            for item in examination.levers
+        )
+        nodes.append(table("Levers", ("lever", "here", "why"), levers))
+    elif examination.levers:
         words = "whet doctor --all prints every lever, with the reason"
         nodes.append(Paragraph(text=words, tone="muted"))
     title = f"{examination.engine} on this machine"
@@ -53,6 +57,11 @@ def _section(examination: Examination, *, all_rows: bool) -> Section:
 
 def _summary(examination: Examination) -> Iterator[tuple[str, str]]:
     device, installed = examination.device, examination.installed
+    by_status = examination.by_status
+    if examination.problem is not None:
+        yield "problem", examination.problem
+    elif works := by_status["available"]:
+        yield "works here", f"serving, {_grouped(works)}"
     count = f"{device.count} × " if device.kind == "cuda" else ""
     driver = f", driver {device.driver}" if device.driver is not None else ""
     yield "device", f"{count}{device.name}{driver} ({examination.machine.word})"
@@ -65,25 +74,15 @@ def _summary(examination: Examination) -> Iterator[tuple[str, str]]:
             "engine",
             f"{examination.engine} {installed.version}, {build}, of {examination.python}",
         )
-    if examination.problem is not None:
-        yield "problem", examination.problem
-    if not examination.levers:
-        return
-    by_status = examination.by_status
-    yield "levers", ", ".join(f"{len(names)} {s}" for s, names in by_status.items() if names)
-    yield from ((s, ", ".join(by_status[s])) for s in _NAMED if by_status[s])
+    named = ("slow", "doubtful", "not available here")
+    yield from ((status, _grouped(by_status[status])) for status in named if by_status[status])
 
 
-def _table(examination: Examination) -> Table:
-    """One line per lever; without an engine, one line per row, by machine."""
-    if examination.installed is not None:
-        levers = (
-            (item.lever, verdict_cell(item.status), "" if item.row is None else item.row.sentence)
-            for item in examination.levers
-        )
-        return table("Levers", ("lever", "here", "why"), levers)
-    rows = (
-        (row.lever, row.machine, row.outcome, row.sentence)
-        for row in sorted(examination.rows, key=lambda row: row.machine)
-    )
-    return table("Levers by machine", ("lever", "machine", "outcome", "why"), rows)
+def _grouped(levers: Sequence[str]) -> str:
+    """``weights (W4A16*, W8A8), lora and 9 settings``: plain levers with their values."""
+    groups: dict[str, list[str]] = {}
+    for name, _, value in (each.partition("=") for each in levers if " & " not in each):
+        groups.setdefault(name, []).extend([value] if value else [])
+    main = {name: groups.pop(name) for name in _MAIN if name in groups}
+    words = ", ".join(f"{name} ({', '.join(v)})" if v else name for name, v in main.items())
+    return words + (f" and {plural(len(groups), 'setting')}" if groups else "")

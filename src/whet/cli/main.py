@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import io
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from cyclopts import App, CycloptsError, Group, UnknownOptionError
+from cyclopts import App, CycloptsError, Group, MissingArgumentError
 from cyclopts.config import Env
+from cyclopts.help import DefaultFormatter, HelpPanel
+from rich.console import Console, ConsoleOptions
 
 from whet._version import __version__
 from whet.cli.options import PARAMETER
@@ -23,6 +27,7 @@ from whet.core.redact import message_line, redact
 
 _MAIN: Final = Group.create_ordered("From a checkpoint to a decision")
 _TOOLS: Final = Group.create_ordered("The tools alone")
+_OPTIONS: Final = Group.create_ordered("Options")
 _WITH_THE_ENGINE: Final = ("torch", "compressed_tensors")  # not among whet's own dependencies
 
 
@@ -33,6 +38,7 @@ app = App(
     help_epilogue="Start: whet init, whet check, whet run. No GPU: whet demo.\n\n"
     "Each option can be set by a variable: WHET_RUN_NAME is --name of whet run.",
     version=__version__,
+    version_flags=("--version", "-V"),
     config=Env("WHET_", command=True),
     default_parameter=PARAMETER,
     result_action="return_value",
@@ -60,32 +66,39 @@ _COMMANDS: Final = {
         "prompts": "prompts.analyse:commands",
     },
 }
-_REMOVED: Final = {
-    **{
-        f"{command} {old}": f"whet {command} {old} is --set load.concurrency=[1,8] now"
-        for command in ("run", "check")
-        for old in ("--batch-sizes", "--concurrency")
-    },
-    "demo testbed": "whet demo testbed is now lab's, in a clone of whet: "
-    "python -m lab.testbed 7b OUT, with the same options",
-    "break-even": "whet break-even is now part of a run: give a variant speculation with "
-    "synthetic_acceptance: [0, 0.5, 1], then whet run; its report has the map",
-    "prompts --verify": "whet prompts --verify is now whet bench: write the log's prefix structure "
-    "with whet prompts --workload FILE, then whet bench URL --trace FILE",
-    "quality --golden": "whet quality --golden is now whet watch, which asks a run's golden probes",
-    "run --budget": "whet run --budget is search: {time: 30m} in whet.yaml now",
-    "plan --spec": "whet plan --spec is gone: write a whet.yaml with whet init",
-    "calibrate": "whet calibrate is gone: measure what whet plan proposes, with whet run",
-    "quantize --push-to-hub": "whet quantize --push-to-hub is gone: upload the folder with "
-    "hf upload OWNER/NAME OUT, with --private for a private repository",
-    "quantize --compare": "whet quantize --compare is now a run: write preset: schemes into "
-    "whet.yaml, then whet run; its report has the table",
+_SHOWN: Final = frozenset(
+    {
+        *("URL", "--model", "--num-prompts", "--request-rate", "--max-concurrency", "--against"),
+        *("--random-input-len", "--random-output-len", "--dataset-path", "--trace", "--objective"),
+        *("--find-max", "--save-result", "--json"),
+    }
+)
+"""What whet bench --help shows; --help-all has the other options."""
+
+
+class _ShortHelp(DefaultFormatter):
+    """The essential options of whet bench, or all with --help-all."""
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        """Print the entries of a panel that are wanted."""
+        whole = "--help-all" in sys.argv
+        entries = [each for each in panel.entries if whole or _SHOWN & set(each.display_labels)]
+        super().__call__(console, options, panel.copy(entries=entries))
+
+
+_BENCH: Final[dict[str, Any]] = {
+    "help_flags": ("--help", "-h", "--help-all"),
+    "help_formatter": _ShortHelp(),
+    "help_epilogue": "whet bench --help-all shows every option.",
 }
 for _group, _members in _COMMANDS.items():
     for _place, (_name, _path) in enumerate(_members.items()):
         _own = {} if _path.endswith(":commands") else {"help_epilogue": ""}
+        _own = _BENCH if _name == "bench" else _own
         app.command(f"whet.cli.{_path}", name=_name, group=_group, sort_key=_place, **_own)
-app.register_install_completion_command()
+app.register_install_completion_command(group=_OPTIONS)
+for _name in ("--help", "--version"):
+    app[_name].group = (_OPTIONS,)
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
@@ -94,13 +107,30 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
 
 def _usage_error(error: CycloptsError) -> UsageError:
     """A wrong option in one sentence."""
-    option = error.token.keyword if isinstance(error, UnknownOptionError) and error.token else None
-    if sys.argv[1:2] == ["bench"]:
-        from whet.flow.bench.options import refused
-
-        if option is not None and (instead := refused().get(option)):
-            return UsageError(f"{option} is not supported: {instead}")
+    if isinstance(error, MissingArgumentError) and error.argument and error.keyword is None:
+        command = " ".join(["whet", *(error.command_chain or ())])
+        name, text = error.argument.name, error.argument.parameter.help
+        fix = f"give {name}: {text}" if text else f"{command} --help describes it"
+        return UsageError(f"{command} needs {name}", fix=fix)
     return UsageError(" ".join(str(error).split()))
+
+
+def _own_words(words: list[str]) -> list[str]:
+    """The words under our names; ``UsageError`` for those that another version or tool has."""
+    if words[:1] == ["help"]:
+        return [*words[1:], "--help"]
+    table = Path(__file__).with_name("other_words.csv").read_text(encoding="utf-8")
+    command, own = words[0] if words else "", list[str]()
+    rows = csv.DictReader(table.splitlines())
+    known = {row["option"]: row for row in rows if row["command"] == command}
+    for word in ["", *words[1:]]:
+        name, mark, value = word.partition("=")
+        row = known.get(name)
+        if row is not None and row["instead"]:
+            shown = f"whet {command} {name}".rstrip()
+            raise UsageError(f"{shown} is not supported", fix=row["instead"])
+        own.append((name if row is None else row["same"]) + mark + value)
+    return [*words[:1], *own[1:]]
 
 
 def main() -> None:
@@ -141,12 +171,9 @@ def _stop_message(words: list[str]) -> str:
 
 
 def _call(words: list[str]) -> None:
+    words = _own_words(words)
     if not words or words[0] in ("--help", "-h"):
         app.resolved_commands()  # for the line that says what each does
-    options = [f"{words[0]} {word.partition('=')[0]}" for word in words[1:]]
-    for name in (*words[:1], *options):
-        if name in _REMOVED:
-            raise UsageError(_REMOVED[name])
     with translated_errors():
         app(words, exit_on_error=False, print_error=False, console=_console())
 

@@ -83,6 +83,11 @@ class OutputOptions:
         """End the command with the exit code of its result, such as a failed gate."""
         raise error
 
+    def result(self, path: Path) -> None:
+        """Print the path of a result, where nothing else is printed."""
+        if self.quiet and not self.json:
+            print_line(str(path))
+
     def observer(self) -> ConsoleObserver:
         """Progress and warnings; use it as a context manager."""
         from whet.cli.observer import ConsoleObserver

@@ -34,5 +34,5 @@ def plan(
     if output.json:
         print_json(plan_json(made))
     else:
-        print_sections([plan_section(made, model)], output.console)
+        print_sections([plan_section(made, model, every=options.all_rows)], output.console)
     return made

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from whet.cli.options import OutputOptions
+from whet.cli.options import OutputOptions, print_json
+from whet.core.records.codec import encode
 from whet.flow.quantize.options import QuantizeOptions
 
 
@@ -26,4 +27,8 @@ def quantize(
     from whet.flow.quantize.checkpoint import quantize_single
 
     with output.observer() as observer:
-        return quantize_single(model, out, options, observer)
+        done = quantize_single(model, out, options, observer)
+    if output.json:
+        print_json(encode(done))
+    output.result(out)
+    return done

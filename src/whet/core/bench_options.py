@@ -18,7 +18,7 @@ Form = Literal["ids", "text", "chat"]
 class ServerOptions:
     """Where the load goes."""
 
-    model: Annotated[str | None, Parameter(name=["--model", "--served-model-name"])] = None
+    model: str | None = None
     """Model name on the server. Default: the only one it serves."""
     tokenizer: str | None = None
     """Tokenizer folder or hub id. Default: as reported by the server."""
@@ -30,8 +30,6 @@ class ServerOptions:
     """Do not verify the server's TLS certificate."""
     backend: Literal["vllm", "openai", "openai-chat"] | None = None
     """vllm and openai send to /v1/completions, openai-chat to /v1/chat/completions."""
-    endpoint: Literal["/v1/completions", "/v1/chat/completions"] | None = None
-    """Path of the requests. Default: by --form."""
     form: Form = "ids"
     """Form of the prompts: token ids, text, or chat messages."""
     timeout_s: PositiveFloat = 600.0
@@ -53,8 +51,6 @@ class LoadOptions:
     """Requests in flight: the size of a closed loop (default: 1), or the cap of an open one."""
     burstiness: float = 1.0
     """Shape of the arrivals at --request-rate: 1 is Poisson, below 1 burstier, inf equal gaps."""
-    static_batches: bool = False
-    """Send static batches of --max-concurrency: each waits for its slowest request."""
     num_warmups: Count = 20
     """Requests sent before the measurement."""
     num_runs: PositiveInt | None = None
@@ -75,21 +71,12 @@ class PromptOptions:
     ] = None
     """Input tokens per request, after any shared prefix. Default: 512."""
     output_len: Annotated[
-        PositiveInt | None,
-        Parameter(
-            name=[
-                "--random-output-len",
-                "--output-len",
-                "--osl",
-                "--sharegpt-output-len",
-                "--custom-output-len",
-            ]
-        ),
+        PositiveInt | None, Parameter(name=["--random-output-len", "--output-len", "--osl"])
     ] = None
     """Output tokens per request. Overrides a dataset's own lengths. Default: 128."""
     random_range_ratio: float = 0.0
     """Lengths are uniform within ± this share of the input and output length."""
-    prefixes: Count = 0
+    prefixes: Count | None = None
     """Number of shared prefixes. Default: 1 with --prefix-len, else 0."""
     prefix_len: Annotated[
         PositiveInt | None, Parameter(name=["--random-prefix-len", "--prefix-len"])

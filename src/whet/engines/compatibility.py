@@ -256,10 +256,9 @@ def is_blocked(row: Row, installed: Installed | None) -> bool:
     return row.outcome in STOPS
 
 
-def lever_statuses(
-    rows: Sequence[Row], engine: str, installed: Installed, machine: Machine
-) -> tuple[LeverStatus, ...]:
-    """The status of every lever of the table, in the table's order."""
+def lever_statuses(engine: str, installed: Installed, machine: Machine) -> tuple[LeverStatus, ...]:
+    """The status of every lever of the engine's table, in the table's order."""
+    rows = compatibility_rows(engine)
     levers = dict.fromkeys(row.lever for row in rows)
     covering = [row for row in rows if row.applies(engine, installed.version, machine)]
     chosen = {

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from whet.core.errors import UsageError
 from whet.core.provenance import Device, find_device
 from whet.engines import EngineProfile, get_profile
 from whet.engines.compatibility import (
     Installed,
     LeverStatus,
-    Row,
     Status,
-    compatibility_rows,
     lever_statuses,
 )
 from whet.engines.machine import Machine, cpu_features, find_machine
@@ -24,7 +24,7 @@ from whet.engines.machine import Machine, cpu_features, find_machine
 class Examination:
     """``problem`` says why the engine cannot run here, with the fix.
 
-    ``levers`` is empty where no engine is installed; ``rows`` is the engine's whole table.
+    ``levers`` is empty where no engine is installed.
     """
 
     device: Device
@@ -35,7 +35,6 @@ class Examination:
     installed: Installed | None
     problem: str | None
     levers: tuple[LeverStatus, ...]
-    rows: tuple[Row, ...]
 
     @property
     def by_status(self) -> dict[str, list[str]]:
@@ -63,19 +62,24 @@ class Examination:
                 }
                 for item in self.levers
             ],
-            "table": [asdict(row) for row in self.rows],
         }
 
 
 def examine(engine: str, python: Path | None) -> Examination:
-    """Examine this machine and the engine that ``python`` has; ``UsageError``: unknown engine."""
+    """Examine this machine and the engine that ``python`` has.
+
+    ``UsageError`` for an unknown engine, and where ``python`` is not a program.
+    """
     profile = get_profile(engine)
+    if python is not None and shutil.which(python) is None:
+        raise UsageError(
+            f"--python {python} is not a program", fix="name a Python, such as .venv/bin/python"
+        )
     device = find_device()
     program = str(python or sys.executable)
     installed = None if profile.installation is None else profile.installation.find(program)
     kind = "cpu" if installed is not None and installed.cpu_build else device.kind
     machine = find_machine(kind)
-    rows = compatibility_rows(engine)
     return Examination(
         device=device,
         machine=machine,
@@ -84,8 +88,7 @@ def examine(engine: str, python: Path | None) -> Examination:
         python=program,
         installed=installed,
         problem=_problem(profile, program, installed, gpu=device.kind == "cuda"),
-        levers=() if installed is None else lever_statuses(rows, engine, installed, machine),
-        rows=rows,
+        levers=() if installed is None else lever_statuses(engine, installed, machine),
     )
 
 

@@ -120,13 +120,9 @@ class RequestMetric(Metric):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RateMetric(Metric):
-    """Work per second of the steady window; ``work`` is how much a request counts.
-
-    ``one`` names a unit of that work.
-    """
+    """Work per second of the steady window; ``work`` is how much a request counts."""
 
     work: Callable[[RequestEvent], float]
-    one: str
 
     def of_cell(self, cell: Measured) -> Estimate | None:
         """Return the geometric mean over the starts."""

@@ -55,7 +55,7 @@ def _views(*views: View) -> frozenset[View]:
 _TABLE: Final[tuple[Metric, ...]] = (
     RateMetric(
         name="tps_mean", title="throughput", unit="tok/s", better="higher",
-        work=output_tokens, one="output_token", axis="output tokens per second", drop=0,
+        work=output_tokens, axis="output tokens per second", drop=0,
         views=_views("differences", "cells", "live", "charts", "compare", "changes", "envelope"),
     ),
     RequestMetric(
@@ -87,7 +87,7 @@ _TABLE: Final[tuple[Metric, ...]] = (
     ),
     RateMetric(
         name="rps_mean", title="request rate", unit="req/s", better="higher",
-        work=one_request, one="request", views=_views("differences", "compare"),
+        work=one_request, views=_views("differences", "compare"),
     ),
     CellMetric(
         name="goodput_rps", title="goodput", unit="req/s", better="higher",

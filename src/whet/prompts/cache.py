@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.records.evidence import Declared, EngineFacts
-from whet.core.store import RunStore
-from whet.prompts.options import CacheOptions
 
 
 def most_hits(prompt_tokens: int, block_size: int) -> int:
@@ -66,30 +62,16 @@ class PrefixCache:
         return hits
 
 
-_DEFAULT_BLOCK: Final = 16
-
-
-def find_cache(cache: CacheOptions) -> tuple[int, int | None]:
-    """Tokens per block and KV blocks of the cache; None where its size is unknown.
+def cache_blocks(tokens: int | None, block_size: int) -> int | None:
+    """Return the KV blocks of a cache of ``tokens``; None where its size is unknown.
 
     vLLM keeps one block to itself, which is not counted. Raises ``UsageError`` for a size that
     holds no block.
     """
-    tokens, block_size = cache.cache_tokens, cache.block_size
-    if cache.run is not None:
-        store = RunStore.read(cache.run)
-        facts, declared = store.all("facts", EngineFacts), store.all("declared", Declared)
-        sizes = (dict(each.cache).get("block_size") for each in declared if each.cache)
-        text = next(sizes, None)
-        if block_size is None and text and text.isdigit():
-            block_size = int(text)
-        if tokens is None:
-            tokens = next((each.kv_cache_tokens for each in facts if each.kv_cache_tokens), None)
-    block_size = block_size or _DEFAULT_BLOCK
     if tokens is None:
-        return block_size, None
+        return None
     if tokens < block_size:
         raise UsageError(
             f"a cache of {tokens} tokens holds no block of {block_size}", fix="give a larger one"
         )
-    return block_size, tokens // block_size - 1
+    return tokens // block_size - 1

@@ -13,9 +13,10 @@ from whet.prompts.lines import find_spans
 from whet.prompts.options import Level, LintOptions
 from whet.prompts.prompt_file import Prompt
 
-Tokenize = Callable[[str], Sequence[int]]
-"""The end of each token of a text, in characters, ascending."""
-
+_TOKEN: Final = 4
+"""Characters of a token, by estimate."""
+_LEAST_BEHIND: Final = 64
+"""Characters of stable text behind a finding at least."""
 _EXCERPT: Final = 60
 _SLOT_RULES: Final = {
     "date": "WHET001",
@@ -100,11 +101,6 @@ RULES: Final[Mapping[str, Rule]] = {
 }
 
 
-def estimate_tokens(text: str) -> Sequence[int]:
-    """Tokens of four characters each, without a tokenizer."""
-    return range(4, len(text) + 1, 4)
-
-
 @dataclass(frozen=True, slots=True)
 class _Match:
     """Text [start, end) of a template that a rule is about."""
@@ -117,16 +113,14 @@ class _Match:
     note: str = ""
 
 
-def lint_prompt(
-    prompt: Prompt, options: LintOptions, tokenize: Tokenize = estimate_tokens
-) -> list[Finding]:
+def lint_prompt(prompt: Prompt, options: LintOptions) -> list[Finding]:
     """The findings in one template, in order."""
-    ends, size = tokenize(prompt.literal), options.block_size
+    size = options.block_size
 
     def lost_behind(at: int) -> int:
         """Tokens of full blocks that are computed again from a place in the template on."""
-        before = bisect_right(ends, prompt.literal_offset(at))
-        return len(ends) // size * size - before // size * size
+        before, end = prompt.literal_offset(at) // _TOKEN, len(prompt.literal) // _TOKEN
+        return end // size * size - before // size * size
 
     starts = [0, *(match.end() for match in _LINE_END.finditer(prompt.raw))]
     ignored = _ignored_lines(prompt.raw, starts)
@@ -137,7 +131,7 @@ def lint_prompt(
             for secret in SECRET.finditer(prompt.raw)
         ),
         *_check_slots(prompt, options, lost_behind),
-        *_check_spans(prompt, options, lost_behind),
+        *_check_spans(prompt, lost_behind),
     ]
     findings = []
     for match in matches:
@@ -190,7 +184,7 @@ def _check_slots(
 ) -> Iterator[_Match]:
     total = len(prompt.literal)
     for slot in prompt.slots:
-        if total - prompt.literal_offset(slot.start) < options.min_text:
+        if total - prompt.literal_offset(slot.start) < _LEAST_BEHIND:
             continue
         rule = _BRANCH_RULE if slot.name is None else _SLOT_RULES[guess_kind(slot.name)]
         lost = lost_behind(slot.start)
@@ -198,16 +192,14 @@ def _check_slots(
         yield _Match(rule, slot.start, slot.end, lost, None if lost else "note", note)
 
 
-def _check_spans(
-    prompt: Prompt, options: LintOptions, lost_behind: Callable[[int], int]
-) -> Iterator[_Match]:
+def _check_spans(prompt: Prompt, lost_behind: Callable[[int], int]) -> Iterator[_Match]:
     total = len(prompt.literal)
     text = list("\x1f" * len(prompt.text))
     for start, end in prompt.literals():
         text[start:end] = prompt.text[start:end]
     masked = _LONG.sub(lambda match: "\x1f" * len(match.group()), starred("".join(text)))
     for span in find_spans(masked):
-        if total - prompt.literal_offset(span.end) < options.min_text:
+        if total - prompt.literal_offset(span.end) < _LEAST_BEHIND:
             continue
         weak = _WEAK.fullmatch(prompt.text, span.start, span.end) is not None
         lost = lost_behind(span.start)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
-from cyclopts.types import NonNegativeInt, PositiveInt
+from cyclopts.types import PositiveInt
 
 Level = Literal["error", "warning", "note", "never"]
 
@@ -32,12 +32,10 @@ class LogOptions:
 class CacheOptions:
     """The cache that is simulated."""
 
-    block_size: PositiveInt | None = None
-    """Tokens per KV block. Default: that of --run, else 16."""
+    block_size: PositiveInt = 16
+    """Tokens per KV block."""
     cache_tokens: PositiveInt | None = None
-    """Cache size in tokens."""
-    run: Path | None = None
-    """Run directory of whet, for its cache size and block size."""
+    """Cache size in tokens, as the engine's log has it. Default: a cache that never evicts."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Files"))
@@ -70,12 +68,8 @@ class LintOptions:
 
     ignore: Annotated[tuple[str, ...], Parameter(name="--ignore")] = ()
     """Rule to ignore, such as WHET006. Repeatable."""
-    min_text: NonNegativeInt = 64
-    """Minimum characters of stable text behind a finding."""
     block_size: PositiveInt = 16
     """Tokens per KV block."""
-    tokenizer: Path | None = None
-    """Folder with tokenizer.json. Default: 4 characters per token."""
     fail_on: Level = "warning"
     """Lowest level that fails."""
     redact: bool = False

@@ -34,7 +34,7 @@ from whet.report.document import (
     table,
 )
 from whet.report.text import DASH, format_time
-from whet.report.writers.console import plain, print_sections
+from whet.report.writers.console import print_sections
 from whet.report.writers.html import write_html
 from whet.requests.records import request_line
 
@@ -55,9 +55,9 @@ def write_report(analysis: PromptAnalysis, folder: Path) -> Document:
 
 def print_report(document: Document, console: Console) -> None:
     """Print the report; text of prompts is printed literally, without control characters."""
-    console.print(plain(document.title, "bold"))
-    console.print(plain("; ".join(document.facts), "dim"))
-    print_sections(document.sections, console)
+    facts = Paragraph(text="; ".join(document.facts), tone="muted")
+    head = Section(id="prompts", title=document.title, group="Prompts", nodes=[facts])
+    print_sections([head, *document.sections], console)
 
 
 def prompts_document(analysis: PromptAnalysis) -> Document:

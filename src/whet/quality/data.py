@@ -17,6 +17,7 @@ from whet.checkpoint.thinking import Thinking, find_thinking, thinking_off
 from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
+from whet.core.spec import problem_words
 from whet.quality.scoring import SCORERS
 from whet.requests import LoggedRequest, LogReader, media, plain_messages
 
@@ -129,9 +130,8 @@ def _parse(line: str, where: str) -> Task:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
         raise UsageError(
-            f"{where}: {key + ': ' if key else ''}{message}", fix="correct that line"
+            f"{where}: {key + ': ' if key else ''}{problem_words(first)}", fix="correct that line"
         ) from error
 
 

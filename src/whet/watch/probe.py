@@ -96,7 +96,7 @@ def observe(
         silence = "unauthorized" if refused else "unreachable"
         return Observation(at=at, at_s=at_s, silence=f"{silence}: {error}")
     except EngineLostError as error:
-        silence = "hung" if _accepts(target) else "unreachable"
+        silence = "hung" if accepts(target) else "unreachable"
         return Observation(at=at, at_s=at_s, silence=f"{silence}: {error}")
     look = Observation(at=at, at_s=at_s, version=version, models=models, before=before)
     window = window_between(last, before) if last is not None and before is not None else None
@@ -153,8 +153,8 @@ def next_probes(
     return tuple(golden.probes[at % count] for at in places)
 
 
-def _accepts(target: Target) -> bool:
-    """Whether the server takes connections, although it does not answer."""
+def accepts(target: Target) -> bool:
+    """Return whether the server takes connections, although it may not answer."""
     endpoint = Endpoint.parse(target.url)
     try:
         socket.create_connection((endpoint.host, endpoint.port), timeout=target.timeout_s).close()

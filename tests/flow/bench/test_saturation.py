@@ -371,7 +371,6 @@ def test_what_the_first_trial_refuses_is_a_usage_error(answers: Any) -> None:
         ({"arrivals": Arrivals(rate_rps=1.0)}, "concurrency", "closed loop"),
         ({"arrivals": Arrivals()}, "rate", "no rate to search over"),
         ({"arrivals": Arrivals(speed=1.0)}, "rate", "no rate to search over"),
-        ({"static": True}, "rate", "static batches have no rate"),
     ],
 )
 def test_traffic_that_has_no_such_level(given: Any, axis: Any, said: str) -> None:

@@ -1,4 +1,4 @@
-"""``whet ci init``: the workflow by GitHub's schema and by its steps, the pipeline by its commands.
+"""``whet ci init``: the workflow by GitHub's schema and by its steps.
 
 ``github-workflow.json.xz`` is the schema of json.schemastore.org, as check-jsonschema 0.39 has it.
 """
@@ -22,7 +22,7 @@ from tests.checkpoint_factory import write_tiny_llama
 from whet.cli.main import app
 from whet.core.errors import UsageError
 from whet.demo import pair_paths
-from whet.flow.ci.scaffold import write_pipelines
+from whet.flow.ci.scaffold import write_workflow
 
 SCHEMA = Path(__file__).with_name("github-workflow.json.xz")
 
@@ -40,11 +40,12 @@ def write_spec(folder: Path, **change: Any) -> Path:
     return path
 
 
-def written(folder: Path, **change: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The workflow and the pipeline of a spec."""
-    write_pipelines(write_spec(folder, **change), folder)
-    workflow = folder / ".github" / "workflows" / "whet.yml"
-    return yaml.safe_load(workflow.read_text()), yaml.safe_load((folder / "dvc.yaml").read_text())
+def written(folder: Path, **change: Any) -> dict[str, Any]:
+    """The workflow of a spec."""
+    write_workflow(write_spec(folder, **change), folder)
+    text = (folder / ".github" / "workflows" / "whet.yml").read_text()
+    workflow: dict[str, Any] = yaml.safe_load(text)
+    return workflow
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("target", ["./target", "owner/name"])
 def test_the_workflow_is_valid_by_githubs_schema(repository: Path, target: str) -> None:
-    workflow, _ = written(repository, model={"target": target})
+    workflow = written(repository, model={"target": target})
     schema = json.loads(lzma.decompress(SCHEMA.read_bytes()))
     # YAML 1.1 reads the key `on` as true; GitHub does not.
     workflow["on"] = workflow.pop(True)
@@ -65,11 +66,10 @@ def test_the_workflow_is_valid_by_githubs_schema(repository: Path, target: str) 
 
 
 def test_the_gpu_job_runs_only_commands_that_exist(repository: Path) -> None:
-    workflow, pipeline = written(repository)
+    workflow = written(repository)
     lines = [step["run"] for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
-    lines += [stage["cmd"] for stage in pipeline["stages"].values()]
     own = [shlex.split(line.partition("||")[0])[1:] for line in lines if line.startswith("whet ")]
-    assert [words[0] for words in own] == ["check", "run", "ci", "run", "ci"]
+    assert [words[0] for words in own] == ["check", "run", "ci"]
     for words in own:
         app.parse_args(words, exit_on_error=False, print_error=False)
 
@@ -94,7 +94,7 @@ def run_steps(workflow: dict[str, Any], folder: Path) -> list[subprocess.Complet
 
 def test_whet_is_installed_from_a_clone(repository: Path) -> None:
     """No version is published; a missing clone stops the job with a sentence."""
-    workflow, _ = written(repository)
+    workflow = written(repository)
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     installs = [step["run"] for step in steps if step.get("name") == "Install"]
     assert len(installs) == 2
@@ -116,7 +116,7 @@ def test_whet_is_installed_from_a_clone(repository: Path) -> None:
 def test_the_hosted_job_runs_without_a_gpu(tmp_path: Path) -> None:
     target, _ = pair_paths()
     (tmp_path / "target").symlink_to(target)
-    workflow, _ = written(tmp_path)
+    workflow = written(tmp_path)
     assert workflow["env"] == {
         "SPEC": "whet.yaml",
         "BASELINE": "baseline",
@@ -131,7 +131,7 @@ def test_the_hosted_job_runs_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_the_hosted_job_forgives_a_missing_checkpoint_and_not_a_wrong_spec(tmp_path: Path) -> None:
-    workflow, _ = written(tmp_path)
+    workflow = written(tmp_path)
     workflow["jobs"]["smoke"]["steps"].pop()
     assert [done.returncode for done in run_steps(workflow, tmp_path)] == [0]
     write_spec(tmp_path, loda={"trials": 3})
@@ -141,7 +141,7 @@ def test_the_hosted_job_forgives_a_missing_checkpoint_and_not_a_wrong_spec(tmp_p
 
 
 def test_a_hub_checkpoint_is_checked_strictly(tmp_path: Path) -> None:
-    workflow, pipeline = written(
+    workflow = written(
         tmp_path,
         model={"target": "owner/name"},
         hardware={"price_usd_per_hour": 1.0, "tier": "mine"},
@@ -149,54 +149,12 @@ def test_a_hub_checkpoint_is_checked_strictly(tmp_path: Path) -> None:
     (check,) = [x["run"] for x in workflow["jobs"]["smoke"]["steps"] if "check" in x.get("run", "")]
     assert check == 'whet check "$SPEC" --device "$GPU"'
     assert workflow["env"]["GPU"] == "H100 SXM"
-    assert pipeline["stages"]["run"]["deps"] == ["whet.yaml"]
 
 
-def test_the_pipeline_has_the_run_and_its_metrics(repository: Path) -> None:
-    (repository / "text.jsonl").write_text('{"text": "a"}\n')
-    _, pipeline = written(
-        repository,
-        recipes={"awq": {"calibration": {"source": "text.jsonl"}}, "unused": {}},
-        quality={"heldout": "./text.jsonl"},
-    )
-    stages = pipeline["stages"]
-    assert list(stages) == ["run", "ci"]
-    assert stages["run"]["deps"] == ["whet.yaml", "target", "text.jsonl"]
-    assert stages["run"]["outs"] == ["runs/chat"]
-    assert stages["ci"]["deps"] == ["baseline", "runs/chat"]
-    assert stages["ci"]["metrics"] == [{"metrics.json": {"cache": False}}]
-
-
-def test_the_log_is_an_input_of_the_run(repository: Path) -> None:
-    (repository / "log.jsonl").write_text("{}\n")
-    _, pipeline = written(repository, traffic="log.jsonl")
-    assert "log.jsonl" in pipeline["stages"]["run"]["deps"]
-
-
-def test_names_and_paths_with_special_characters_stay_whole(tmp_path: Path) -> None:
-    odd = tmp_path / "a b: #c"
-    write_tiny_llama(odd / "target")
-    _, pipeline = written(
-        odd,
-        model={"target": "./target"},
-        recipes={"w4.g64": {"group_size": 64}},
-        variants={"fp16": {}, "small": {"weights": "w4.g64"}},
-    )
-    assert list(pipeline["stages"]) == ["run", "ci"]
-    outside = tmp_path / "elsewhere"
-    write_pipelines(odd / "whet.yaml", outside)
-    stages = yaml.safe_load((outside / "dvc.yaml").read_text())["stages"]
-    assert stages["run"]["deps"] == [str(odd / "whet.yaml"), str(odd / "target")]
-    assert shlex.split(stages["run"]["cmd"])[2] == str(odd / "whet.yaml")
-
-
-@pytest.mark.parametrize("name", ["dvc.yaml", ".github/workflows/whet.yml"])
-def test_an_existing_file_stays_and_nothing_else_is_written(repository: Path, name: str) -> None:
-    path = repository / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+def test_an_existing_file_stays(repository: Path) -> None:
+    path = repository / ".github" / "workflows" / "whet.yml"
+    path.parent.mkdir(parents=True)
     path.write_text("mine")
-    with pytest.raises(UsageError, match=f"{name} exists; move it away"):
+    with pytest.raises(UsageError, match=r"whet\.yml exists; move it away"):
         written(repository)
     assert path.read_text() == "mine"
-    files = [each for each in repository.rglob("*.y*ml") if each.name in ("dvc.yaml", "whet.yml")]
-    assert files == [path]

@@ -39,7 +39,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QualityOptions:
         sides=SideOptions(tokenizer=str(tmp_path / "data" / "tokenizer")),
         measure=MeasureOptions(
             heldout=tmp_path / "data" / "heldout.jsonl",
-            tasks_file=tmp_path / "data" / "tasks.jsonl",
+            tasks=tmp_path / "data" / "tasks.jsonl",
             max_tokens=64,
             concurrency=4,
         ),

@@ -43,6 +43,19 @@ def test_the_name_of_another_gpu_is_a_slip(tmp_path: Path, tier: str, told_of: b
     assert [text.startswith(expected) for text in sentences] == [True] * told_of
 
 
+@pytest.mark.parametrize(("price", "told_of"), [(2.95, True), (0.8, False)])
+def test_a_planned_machine_does_not_take_the_price_of_another(
+    tmp_path: Path, price: float, told_of: bool
+) -> None:
+    spec = tiny_spec(tmp_path, variants={"fp16": {}}, hardware={"price_usd_per_hour": price})
+    facts = find_facts(spec, tmp_path, Checkpoints(tmp_path, {}))
+    l4 = Device(kind="cuda", name="L4", memory_bytes=2**34, count=1, driver=None)
+    machine = Machine(kind="cuda", capability=(8, 9))
+    sentences = advice_of(facts, resolve(facts, tmp_path, FakeEngine(), l4), machine)
+    expected = "fp16: hardware.price_usd_per_hour is 2.95, and L4 costs about 0."
+    assert any(text.startswith(expected) for text in sentences) == told_of
+
+
 def test_one_sentence_for_all_that_it_concerns(tmp_path: Path) -> None:
     load = {"concurrency": [64]}
     seqs = {"args": {"max_num_seqs": 32}}

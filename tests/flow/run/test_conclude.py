@@ -91,7 +91,7 @@ def test_a_variant_that_was_timed_writing_nothing_is_excluded_everywhere(start: 
     assert decide_over([run]) == decision, "a store that is only read says the same"
 
 
-def test_only_variants_that_qualify_get_deployment_files(
+def test_every_variant_that_was_measured_gets_its_command(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, statuses = conclude_module._decide, {"fp16": "qualifies", "other": "excluded"}
@@ -105,17 +105,13 @@ def test_only_variants_that_qualify_get_deployment_files(
     with start() as job:
         for name in statuses:
             keep_trials(job, name)
-        stale = job.store.path("deploy", "other")
-        stale.mkdir(parents=True)
-        conclude(job.store, job.observer)
-        assert [path.name for path in job.store.path("deploy").iterdir()] == ["fp16"]
         again = job.store.path("reproduce")
+        (again / "stale").mkdir(parents=True)
+        conclude(job.store, job.observer)
+        assert not job.store.path("deploy").exists(), "whet deploy alone writes bundles"
         assert {path.name for path in again.iterdir()} == set(statuses)
         notes = {p.parent.name: p.read_text() for p in again.glob("*/*") if p.suffix != ".sh"}
         assert notes["fp16"].startswith(("# As measured.", "As measured."))
-        statuses["fp16"] = "excluded"
-        conclude(job.store, job.observer)
-        assert [path.name for path in job.store.path("deploy").iterdir()] == ["README.txt"]
 
 
 def test_the_reference_is_the_baseline_with_the_cache_whatever_its_pool(start: Start) -> None:

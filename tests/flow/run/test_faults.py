@@ -87,7 +87,6 @@ def test_sampled_traffic_excludes_what_samples_wrongly(bench: Bench, tmp_path: P
     [out] = [item for item in run.decision.excluded if item.variant == "spec"]
     assert out.kind == "known fault"
     assert out.reason.endswith("and workload.temperature is 0.7")
-    assert not (run.root / "deploy" / "spec").exists()
     script = (run.root / "reproduce" / "spec" / "serve.sh").read_text()
     assert "# EXCLUDED from recommendation: vllm 0.32.0: speculation samples wrong" in script
 
@@ -107,9 +106,9 @@ def test_greedy_traffic_states_the_limit_wherever_the_recommendation_is(
     assert (first.id, first.tone) == ("decision", "warn")
     assert f"G{limit[1:]}" in str(first)
     for name in ("serve.sh", "compose.yaml"):
-        text = (run.root / "deploy" / "spec" / name).read_text()
+        text = (run.root / "reproduce" / "spec" / name).read_text()
         assert f"# Limit: {limit}\n" in text
-        assert "Limit" not in (run.root / "deploy" / "fp16" / name).read_text()
+        assert "Limit" not in (run.root / "reproduce" / "fp16" / name).read_text()
     assert limit in json.loads((run.root / "decision.json").read_text())["limits"]
 
 

@@ -131,8 +131,8 @@ def test_a_log_and_a_hub_id_killed_in_the_middle_then_resumed_to_a_proved_recomm
     for name in ("report.md", "report.html", "requests.parquet", "decision.json"):
         assert (root / name).stat().st_size > 0
     for name in ("fp16", variant):
-        assert (root / "deploy" / name / "compose.yaml").exists()
-    served = (root / "deploy" / "fp16" / "serve.sh").read_text()
+        assert (root / "reproduce" / name / "compose.yaml").exists()
+    served = (root / "reproduce" / "fp16" / "serve.sh").read_text()
     assert f"owner/name --revision {hub.models['owner/name'].commit}" in served
     report = subprocess.run([*WHET, "report", str(root)], capture_output=True, check=False)
     assert report.returncode == 0
@@ -146,7 +146,7 @@ def check_privacy(root: Path) -> None:
     long = {text for text in asked if len(text) > 60}
     assert (root / "inputs" / "golden" / "fp16.json").exists()
     assert not (root / "golden").exists()
-    shown = [root / "journal.jsonl", *root.glob("report.*"), *root.glob("deploy/**/*")]
+    shown = [root / "journal.jsonl", *root.glob("report.*"), *root.glob("reproduce/**/*")]
     for file in shown:
         text = file.read_text() if file.is_file() else ""
         assert not any(each in text for each in long), file

@@ -63,9 +63,7 @@ def test_every_arrow_is_a_record_on_disk(engine: FakeEngine, tmp_path: Path) -> 
     }
     names = {path.relative_to(root).parts[0] for path in root.iterdir()}
     assert names >= {"models", "quantized", "variants", "starts", "facts", "workloads", "trials"}
-    assert names >= {"quality", "verdicts", "decision.json", "deploy"}
-    assert [path.name for path in (root / "deploy").iterdir()] == ["README.txt"]
-    assert "No variant qualifies" in (root / "deploy" / "README.txt").read_text()
+    assert names >= {"quality", "verdicts", "decision.json", "reproduce"}
     assert decision.recommendation is None, "a server that proves nothing is never recommended"
     assert {item.variant for item in decision.excluded} == {"fp16", "rtn"}
 

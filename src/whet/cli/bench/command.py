@@ -21,7 +21,7 @@ from whet.flow.bench.options import BenchOptions
 def bench(
     url: Annotated[
         str | None,
-        Parameter(name=["--url", "--base-url"], help="Server address, such as http://host:port."),
+        Parameter(name="--url", help="Server address, such as http://host:port."),
     ] = None,
     *,
     options: BenchOptions = BenchOptions(),

@@ -92,6 +92,7 @@ class Report:
             path = view.path if special else view.path.with_stem(stem + suffix)
             write_atomic(path, json.dumps(document, allow_nan=False).encode() + b"\n")
             output.console.print(f"result: {path}", soft_wrap=True)
+            output.result(path)
 
 
 def bench_report(result: BenchResult, view: ResultView) -> Report:

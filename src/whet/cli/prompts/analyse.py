@@ -31,16 +31,15 @@ def analyse(
     """Find why prompts miss the prefix cache, and what a fix would save."""
     from whet.prompts.analyse import PromptLog, PromptQuestion
     from whet.prompts.analyse import analyse as analyse_log
-    from whet.prompts.cache import find_cache
+    from whet.prompts.cache import cache_blocks
     from whet.prompts.report import print_report, write_fixed_log, write_report, write_workload
 
-    files = options.files
-    block, blocks = find_cache(options.cache)
+    files, cache = options.files, options.cache
     question = PromptQuestion(
         log=log,
         target=model,
-        block_size=block,
-        cache_blocks=blocks,
+        block_size=cache.block_size,
+        cache_blocks=cache_blocks(cache.cache_tokens, cache.block_size),
         model=options.log.model,
         max_requests=options.log.max_requests,
         chat_template=options.log.chat_template,
@@ -62,7 +61,9 @@ def analyse(
         if files.workload is not None:
             left_out = write_workload(prompts.prompts(), files.workload)
             observer.note(f"written: {files.workload}; requests left out: {left_out}")
-        output.console.print(f"\nReport: {files.output_dir / 'prompts.html'}")
+        path = files.output_dir / "prompts.html"
+        output.console.print(f"\nReport: {path}", soft_wrap=True)
+        output.result(path)
     return analysis
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -23,7 +21,7 @@ from whet.core.redact import redact as without_secrets
 from whet.prompts.options import Level, LintOptions
 
 if TYPE_CHECKING:
-    from whet.prompts.lint import Finding, Tokenize
+    from whet.prompts.lint import Finding
 
 
 def lint(
@@ -42,7 +40,6 @@ def lint(
     from whet.prompts.prompt_file import find_templates, read_prompt, read_template
 
     options = replace(options, ignore=_rules(options.ignore))
-    tokenize = _tokenizer(options.tokenizer)
     problems: list[str] = []
     findings: list[Finding] = []
     files = 0
@@ -53,7 +50,7 @@ def lint(
             problems.append(str(error))
             continue
         files += 1
-        findings += lint_prompt(prompt, options, tokenize)
+        findings += lint_prompt(prompt, options)
     findings.sort(key=lambda finding: (finding.path, finding.line, finding.column, finding.rule))
     problems = list(map(without_secrets, problems))
     _report(files, findings, problems, as_json=options.json)
@@ -73,33 +70,6 @@ def _rules(given: Sequence[str]) -> tuple[str, ...]:
         near = did_you_mean(rule, RULES) or f"; the rules are {', '.join(RULES)}"
         raise UsageError(f"--ignore {rule!r} is not a rule{near}")
     return rules
-
-
-def _tokenizer(path: Path | None) -> Tokenize:
-    """How to count tokens."""
-    from whet.prompts.lint import estimate_tokens
-
-    if path is None:
-        return estimate_tokens
-    from tokenizers import Tokenizer
-
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise UsageError(f"no tokenizer.json at {path}", fix="give the model's folder")
-    try:
-        model = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing narrower
-        raise UsageError(
-            f"{file} is not a tokenizer ({error})", fix="give the model's folder"
-        ) from error
-    model.no_truncation()
-
-    @functools.lru_cache(maxsize=4)
-    def ends(text: str) -> Sequence[int]:
-        offsets = model.encode(text, add_special_tokens=False).offsets
-        return tuple(accumulate((end for _start, end in offsets), max))
-
-    return ends
 
 
 def _report(files: int, findings: list[Finding], problems: list[str], *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from whet.cli.options import OutputOptions, SpecFile, print_json
 from whet.cli.terminal import TerminalConsole
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from whet.flow.run.check.checkpoints import HubSource
     from whet.flow.run.search.playbook import Option
     from whet.flow.run.situation import Situation
+
+
+_VERBOSE: Final = (
+    "  whet check -v prints the command of each variant, and the moves that do not apply"
+)
 
 
 def check(
@@ -57,7 +62,7 @@ def check(
         checked = check_spec(spec, options.output_dir / spec.name, checkpoints, planned)
         warnings = TerminalConsole(stderr=True)
         for sentence in checked.advice:
-            warnings.print(f"! {sentence}", style="yellow")
+            warnings.print(f"! {sentence}", style="yellow", soft_wrap=True)
         variants = feasible(checked, skip=False)
         device, facts = checked.resolved.device, checked.facts
         machine = device.name
@@ -78,8 +83,10 @@ def check(
     else:
         title = f"ok {spec.name}: {plural(len(variants), 'variant')} on {machine}"
         line = effort.text if spec.search is None else search_words(spec.search)
-        section = _section(title, checked, variants, [each.text for each in sources], line)
-        own_sections = [] if situation is None else [moves_section(moves)]
+        lines = [line, *_lines(checked, [each.text for each in sources])]
+        section = _section(title, lines, variants if options.verbose else None)
+        shown = [each for each in moves if options.verbose or each.value is not None]
+        own_sections = [] if situation is None else [moves_section(shown)]
         print_sections([section, *own_sections], output.console)
     return checked
 
@@ -140,24 +147,22 @@ def _document(
     }
 
 
+def _lines(checked: Checked, sources: Sequence[str]) -> Iterator[str]:
+    """What the run needs, and what the target lacks."""
+    yield from (f"memory, {plan.variant}: {_fit(plan)}" for plan in checked.needs.memory.values())
+    yield from (each.text for each in checked.needs.disks)
+    yield from (*sources, *_missing(checked.facts.target))
+
+
 def _section(
-    title: str,
-    checked: Checked,
-    variants: Sequence[ResolvedEngine],
-    sources: Sequence[str],
-    effort: str,
+    title: str, lines: Sequence[str], variants: Sequence[ResolvedEngine] | None
 ) -> Section:
-    """What is missing, each variant's command, and what the run takes."""
-    lines = [*sources, *_missing(checked.facts.target)]
+    """The verdict, what the run takes, and each variant's command where they are given."""
     nodes: list[Node] = [Paragraph(text=f"  {line}") for line in lines]
-    for each in variants:
+    for each in variants or ():
         nodes += [Paragraph(text=f"  {each.variant.name}"), Code(text=f"    {each.serve_line}")]
-    needs = [
-        *(f"memory, {plan.variant}: {_fit(plan)}" for plan in checked.needs.memory.values()),
-        *(each.text for each in checked.needs.disks),
-        effort,
-    ]
-    nodes += [Paragraph(text=f"  {line}") for line in needs]
+    if variants is None:
+        nodes.append(Paragraph(text=_VERBOSE))
     return Section(id="check", title=title, group="Check", nodes=nodes, tone="good")
 
 

@@ -44,6 +44,8 @@ def decide(
         print_json({"runs": [str(path) for path in run_dirs], "decision": encode(decision)})
     else:
         print_decision(decision, runs, output.console)
-    if decision.recommendation is None:
+    if (chosen := decision.recommendation) is None:
         output.end(NothingQualifiesError(why_nothing_qualifies(runs[0], decision)))
+    else:
+        output.result(next(run.root for run in runs if run.tier == chosen.tier))
     return decision

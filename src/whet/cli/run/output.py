@@ -42,6 +42,7 @@ def write_and_print_report(
     else:
         print_report(document, output.console)
         _print_next_steps(run, output)
+        output.result(run.root / "report.html")
     if decision is not None and decision.recommendation is None:
         if all(cell.status != "complete" for cell in run.cells):
             raise EngineError(
@@ -55,7 +56,7 @@ def _print_next_steps(run: Run, output: OutputOptions) -> None:
     """Where the report and the recommended deployment are."""
     steps = [("Report", str(run.root / "report.html"))]
     chosen = run.decision.recommendation if run.decision else None
-    if chosen is not None and (run.root / "deploy" / chosen.variant).is_dir():
+    if chosen is not None and run.engines[chosen.variant].url is None:
         steps.append(("Deploy", f"whet deploy {shell_word(str(run.root))}"))
     if run.missing:
         steps.append(("Go on", f"whet run {shell_word(str(run.root / 'spec.yaml'))} --resume"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.core.spec.base import SIXTEEN_BIT
+from whet.core.spec.base import SIXTEEN_BIT, problem_words
 from whet.core.spec.reading import load_spec, parse_spec
 from whet.core.spec.recipe import (
     GROUPED,
@@ -45,6 +45,7 @@ __all__ = [
     "WorkloadSpec",
     "load_spec",
     "parse_spec",
+    "problem_words",
     "redacted_source",
     "redacted_spec",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,6 +16,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import ErrorDetails
 
 from whet.core.numbers import LARGEST
 
@@ -72,3 +74,33 @@ class Strict(BaseModel):
             if isinstance(number, int | float) and abs(number) > LARGEST:
                 raise ValueError(f"at most {LARGEST:,} is possible")
         return value
+
+
+_WORDS: Final[Mapping[str, str]] = {
+    "missing": "the key is missing",
+    "literal_error": "must be {expected}",
+    "greater_than": "must be above {gt:,.10g}",
+    "greater_than_equal": "must be {ge:,.10g} or more",
+    "less_than": "must be below {lt:,.10g}",
+    "less_than_equal": "must be {le:,.10g} or less",
+    "finite_number": "must be a finite number",
+    "too_short": "needs {min_length} or more values",
+    "string_type": "must be a text",
+    "path_type": "must be a path",
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list, as in [{input}]"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("dict_type", "model_type"), "must be keys with their values"),
+}
+"""By pydantic's type of error."""
+
+
+def problem_words(item: ErrorDetails, *, shown: bool = True) -> str:
+    """Return what is wrong with a value, and the value if it is ``shown`` and no mapping."""
+    value, words = item["input"], item["msg"].removeprefix("Value error, ")
+    if (own := _WORDS.get(item["type"])) is not None:
+        words = own.format(**{**item.get("ctx", {}), "input": value if shown else "…"})
+    if not shown or isinstance(value, Mapping | BaseModel):
+        return words
+    return f"{words} (got {value!r})"

@@ -8,12 +8,14 @@ from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean, require_name
 from whet.core.quote import shell_word
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
+from whet.core.spec.base import problem_words
 from whet.core.spec.recipe import SCHEMES
 from whet.core.spec.traffic import REMOVED_KEYS
 from whet.core.spec.variants import UNKNOWN_KEY
@@ -175,12 +177,13 @@ def _environments(data: Mapping[str, Any]) -> Iterator[Mapping[Any, Any]]:
             yield section["env"]
 
 
-def _sentence(item: Any) -> str:
+def _sentence(item: ErrorDetails) -> str:
     location = [str(part) for part in item["loc"]]
     if "env" in location[1:3]:  # the value may be a secret
-        name, message = location, f'{item["msg"]}; write each variable as NAME: "text"'
+        words = problem_words(item, shown=False)
+        name, message = location, f'{words}; write each variable as NAME: "text"'
         if location[-1] == "[key]":
-            name, message = location[:-2], item["msg"].removeprefix("Value error, ")
+            name, message = location[:-2], words
         return f"{'.'.join(name)}: {message}"
     if location and location[-1] in _SCALARS:  # a flag's value: pydantic reports each of its types
         where = ".".join(location[:-1])
@@ -189,13 +192,12 @@ def _sentence(item: Any) -> str:
     if item["type"] == "extra_forbidden":
         return _unknown_key(location)
     if item["type"] == UNKNOWN_KEY:
-        name, dash, near = item["msg"].partition(";")
-        return f"unknown key {name} in {where}{dash}{near}"
+        unknown, dash, near = item["msg"].partition(";")
+        return f"unknown key {unknown} in {where}{dash}{near}"
     if item["type"] == "missing":
         return f"the key {where!r} is missing; add it (whet init shows every key)"
-    message = item["msg"].removeprefix("Value error, ")
-    got = "" if item["type"] == "value_error" and not location else f" (got {item['input']!r})"
-    return f"{where}: {message}{got}" if location else message
+    message = problem_words(item)
+    return f"{where}: {message}" if location else message
 
 
 def _unknown_key(location: list[str]) -> str:

@@ -23,7 +23,16 @@ from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.core.quote import EnvName
 from whet.core.records.engine import BY_LOAD, SYNTHETIC_LENGTH, Layout, Scalar
-from whet.core.spec.base import SIXTEEN_BIT, Checkpoint, Draft, Positive, Strict, Weights, Whole
+from whet.core.spec.base import (
+    SIXTEEN_BIT,
+    Checkpoint,
+    Draft,
+    Positive,
+    Strict,
+    Weights,
+    Whole,
+    problem_words,
+)
 
 UNKNOWN_KEY: Final = "unknown_lever_key"
 SpeculationMethod = Literal[
@@ -241,8 +250,7 @@ class VariantSpec(Strict):
             try:
                 self.lever_values[name] = _LEVER_KEYS[name].validate_python(value)
             except ValidationError as error:
-                message = error.errors()[0]["msg"]
-                raise ValueError(f"{name}: {message} (got {value!r})") from error
+                raise ValueError(f"{name}: {problem_words(error.errors()[0])}") from error
         return self
 
     @field_validator("loras", mode="before")

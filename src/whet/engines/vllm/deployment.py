@@ -50,7 +50,8 @@ _NO_FILES: Final = frozenset({"root-path"})
 _PARALLEL: Final = ("tensor", "pipeline", "data")
 _IN_FLIGHT: Final = "max-num-seqs"
 _CPU_NOTE: Final = (
-    "Latencies and costs of a CPU run do not carry over: measure again on the GPU that will serve."
+    "Measured on a CPU, deployed for a GPU: latencies and costs do not carry over, so measure "
+    "again on the GPU that will serve."
 )
 _BUCKETS: Final = "custom-histogram-buckets"
 SINCE: Final = "0.32"

@@ -45,14 +45,12 @@ _TRACE: Final = "--trace"
 _RATED: Final = (_SYNTHETIC, _DATASET)
 _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
     "form": (_SYNTHETIC, _TRACE),
-    "endpoint": (_SYNTHETIC, _TRACE),
     "backend": (_SYNTHETIC, _TRACE),
     "input_len": (_SYNTHETIC,),
     "random_range_ratio": (_SYNTHETIC,),
     "prefixes": (_SYNTHETIC,),
     "prefix_len": (_SYNTHETIC,),
     "request_rate": _RATED,
-    "static_batches": _RATED,
     "dataset_name": (_SYNTHETIC, _DATASET),
     "find_max": _RATED,
     "trace_speed": (_TRACE,),
@@ -153,8 +151,6 @@ def _refuse_misfits(given: frozenset[str], kind: str) -> None:
     for name, other in _NEEDS.items():
         if name in given and other not in given:
             raise UsageError(f"{_flag(name)} needs {_flag(other)}", fix="give it too")
-    if {"static_batches", "request_rate"} <= given:
-        raise UsageError("--static-batches waits for its slowest", fix="leave out --request-rate")
     if {"against", "find_max"} <= given:
         raise UsageError("--against sends fixed loads to both", fix="leave out --find-max")
 
@@ -165,16 +161,12 @@ def _flag(name: str) -> str:
 
 def _form(server: ServerOptions) -> Form:
     """The form of the prompts; ``UsageError`` where two options name different ones."""
-    named: dict[str, bool] = {}
-    if server.backend is not None:
-        named["--backend"] = server.backend == "openai-chat"
-    if server.endpoint is not None:
-        named["--endpoint"] = server.endpoint == "/v1/chat/completions"
-    if server.form != "ids":
-        named["--form"] = server.form == "chat"
-    if len(set(named.values())) > 1:
-        raise UsageError(f"{' and '.join(named)} name different endpoints", fix="give one of them")
-    return "chat" if True in named.values() else server.form
+    if server.backend is None:
+        return server.form
+    chat = server.backend == "openai-chat"
+    if server.form != "ids" and chat != (server.form == "chat"):
+        raise UsageError("--backend and --form name different endpoints", fix="give one of them")
+    return "chat" if chat else server.form
 
 
 def _source(options: BenchOptions, given: frozenset[str]) -> Source | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, field, fields
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -111,10 +109,3 @@ class BenchOptions:
             for each in fields(group)
             if getattr(group, each.name) != each.default
         )
-
-
-def refused() -> dict[str, str]:
-    """Options of ``vllm bench serve``, and former ones, that whet does not have; the successor."""
-    file = resources.files(__package__).joinpath("refused.csv")
-    rows = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
-    return {row["option"]: row["instead"] for row in rows}

@@ -86,7 +86,7 @@ def saturate(
     """Search the highest level at which the server keeps the objective, each with fresh prompts.
 
     ``rate`` is an open loop with the request's own arrivals (Poisson where it has none) at each
-    level's rate; ``concurrency`` a closed loop, or static batches. A measurement sends
+    level's rate; ``concurrency`` a closed loop. A measurement sends
     ``request.requests``, at a concurrency at least 16 a slot, at a rate at least ``seconds`` of it
     as far as a dataset reaches. An undecided level is measured again for longer: up to 4 times
     where it was too short for an interval. The number of runs is not read.
@@ -241,8 +241,6 @@ def _check_traffic(request: BenchRequest, axis: SearchAxis) -> None:
         raise UsageError("a search over concurrency is a closed loop", fix="leave out the rate")
     if axis == "rate" and arrivals is not None and not math.isfinite(arrivals.rate_rps):
         raise UsageError("these arrivals have no rate to search over", fix="give --request-rate")
-    if axis == "rate" and request.load.static_batches:
-        raise UsageError("static batches have no rate", fix="search over the concurrency instead")
 
 
 def _judge(objective: SearchObjective, groups: RequestGroups) -> ObjectiveVerdict:

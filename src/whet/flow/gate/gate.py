@@ -142,7 +142,7 @@ def _open_job(
 ) -> _Job:
     """Return the questions of a baseline that is measured now."""
     quality, builtin = options.quality(), scratch / INPUTS
-    for flag, path in (("--heldout", quality.heldout), ("--tasks-file", quality.tasks)):
+    for flag, path in (("--heldout", quality.heldout), ("--tasks", quality.tasks)):
         if path is not None and not path.is_file():
             raise UsageError(f"{flag}: no file at {path}", fix="correct the path or leave it out")
     tokenizer = find_tokenizer(options.sides.tokenizer, candidate)

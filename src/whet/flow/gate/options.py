@@ -11,7 +11,7 @@ from cyclopts.types import NonNegativeInt, PositiveInt
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
-from whet.core.spec import QualitySpec
+from whet.core.spec import QualitySpec, problem_words
 
 DEFAULT_BASELINE: Final = Path("quality-baseline")
 """Where a target without a baseline is saved, unless --save says."""
@@ -45,7 +45,7 @@ class MeasureOptions:
 
     heldout: Path | None = None
     """Held-out text (JSONL). Default: the built-in text."""
-    tasks_file: Path | None = None
+    tasks: Path | None = None
     """Questions with answers (JSONL). Default: the built-in tasks."""
     tolerance: Annotated[tuple[float, ...], Parameter(name="--tolerance")] = ()
     """Allowed perplexity increase as a share. Repeatable. Default: 0.01, which is 1%."""
@@ -143,19 +143,17 @@ class QualityOptions:
 
     def quality(self) -> QualitySpec:
         """Return the spec with the given options. ``UsageError`` for an invalid value."""
-        values = {name: getattr(self.measure, _FIELDS.get(name, name)) for name in _FLAGS}
+        values = {name: getattr(self.measure, name) for name in _MEASURED}
         try:
             return QualitySpec(**{k: v for k, v in values.items() if v is not None})
         except ValidationError as error:
             first = error.errors()[0]
-            message = first["msg"].removeprefix("Value error, ")
-            flag = _FLAGS[str(first["loc"][0])]
-            raise UsageError(f"{flag}: {message} (got {first['input']!r})") from error
+            raise UsageError(f"{_flag(first['loc'][0])}: {problem_words(first)}") from error
 
     def _refuse_beside_saved(self, quality: QualitySpec) -> None:
         """Refuse what the saved baseline fixes, and another baseline."""
-        names = (name for name in _FLAGS if name in quality.model_fields_set - {"concurrency"})
-        given = [_FLAGS[name] for name in names]
+        fixed = quality.model_fields_set - {"concurrency"}
+        given = [_flag(name) for name in _MEASURED if name in fixed]
         given += ["--tokenizer"] if self.sides.tokenizer is not None else []
         if given:
             raise UsageError(
@@ -173,13 +171,9 @@ class QualityOptions:
             )
 
 
-_FIELDS: Final = {"tasks": "tasks_file"}
-_FLAGS: Final = {
-    "heldout": "--heldout",
-    "tasks": "--tasks-file",
-    "max_documents": "--max-documents",
-    "max_tasks": "--max-tasks",
-    "max_tokens": "--max-tokens",
-    "concurrency": "--concurrency",
-    "top_logprobs": "--top-logprobs",
-}
+_MEASURED: Final = tuple(each.name for each in fields(MeasureOptions) if each.name != "tolerance")
+"""Options that are keys of the spec's quality."""
+
+
+def _flag(name: object) -> str:
+    return f"--{name}".replace("_", "-")

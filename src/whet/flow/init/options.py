@@ -19,7 +19,7 @@ class InitOptions:
     traffic: Path | None = None
     """Request log of your service, from which the values are taken. Default: a generated load."""
     device: str | None = None
-    """GPU to write it for, such as L4 or "2x H100 SXM". Default: this machine. Needs --traffic."""
+    """GPU to write it for, such as L4 or "2x H100 SXM". Default: this machine."""
     current: str | None = None
     """Your present command, "vllm serve …", or a script, compose file or manifest with it."""
     time: str = "30m"

@@ -14,10 +14,15 @@ import numpy as np
 from whet.core.format import percent, plural, significant
 from whet.core.names import name_from
 from whet.core.units import human_duration, ns_to_s
-from whet.flow.run.traffic.logged import TrafficLog, p99_of
+from whet.flow.run.traffic.logged import BLOCK, TrafficLog, p99_of
+from whet.prompts.analyse import PromptLog, PromptQuestion, analyse
+from whet.prompts.records import CAUSES
 from whet.requests.sample import LogSample, conversation_of
 
 _WINDOW_S: Final = 300.0
+_MOST_REPLAYED: Final = 2_000
+_WORTH: Final = 0.05
+"""Share of the prompts' tokens that a change of the prompts has to save, to be named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +44,7 @@ class LogProfile:
     greedy: float
     rates: Rates | None
     natural: bool
+    fix: str | None
 
     def lines(self) -> Iterator[str]:
         """What the log says, a line each."""
@@ -47,15 +53,19 @@ class LogProfile:
         span = "" if self.rates is None else f" in {human_duration(self.rates.seconds)}"
         model = f" for {', '.join(self.models)}" if self.models else ""
         yield f"{log.path.name}: {plural(sample.log_requests, 'request')}{span}{model}"
-        used = f"  used: {len(sample.requests):,} of {plural(self.conversations, 'conversation')}"
+        count = plural(len(sample.requests), "request")
+        used = f"  used: {count} of {plural(self.conversations, 'conversation')}"
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in log.left_out)
         yield f"{used}; left out: {reasons}" if reasons else used
         limit = "at most " if self.natural else ""
         yield f"  tokens: prompts {_spread(prompts)}, answers {limit}{_spread(answers)}"
         yield (
-            f"  an ideal prefix cache answers {percent(log.hit_rate)} of the prompts' tokens; "
-            f"{percent(sample.repeats)} of the requests repeat an earlier one"
+            f"  an ideal prefix cache answers {percent(log.hit_rate)} of the used prompts' tokens "
+            f"(blocks of {BLOCK}, answers not cached); {percent(sample.repeats)} of the requests "
+            "repeat an earlier one"
         )
+        if self.fix is not None:
+            yield self.fix
         if self.rates is not None:
             yield (
                 f"  arrivals: {significant(self.rates.mean, 3)} a second, "
@@ -63,19 +73,33 @@ class LogProfile:
             )
 
 
-def profile_log(log: TrafficLog, *, natural: bool) -> LogProfile:
+def profile_log(log: TrafficLog, tokenizer: Path, *, natural: bool) -> LogProfile:
     """Everything that the spec rests on; the lengths of ``natural`` answers are limits."""
     sample = log.sample
     requests = [each.request for each in sample.requests]
-    models = Counter(each.model for each in requests if each.model is not None)
+    counts = Counter(each.model for each in requests if each.model is not None)
+    models = tuple(name for name, _ in counts.most_common(2))
     return LogProfile(
         traffic=log,
         conversations=len({conversation_of(each) for each in requests}),
-        models=tuple(name for name, _ in models.most_common(2)),
+        models=models,
         greedy=log.facts.greedy / len(requests),
         rates=_rates(log),
         natural=natural,
+        fix=_fix(log.path, tokenizer, models[0] if len(models) > 1 else None),
     )
+
+
+def _fix(log: Path, tokenizer: Path, model: str | None) -> str | None:
+    """What a change of the prompts makes of the hit rate, by the log's first requests."""
+    question = PromptQuestion(
+        log=log, target=str(tokenizer), model=model, max_requests=_MOST_REPLAYED
+    )
+    analysis, _ = analyse(PromptLog(question))
+    if analysis.best.rate < analysis.hits.rate + _WORTH:
+        return None
+    causes = ", ".join(CAUSES[kind] for kind in analysis.fix_kinds)
+    return f"  whet prompts would make it {percent(analysis.best.rate)}: {causes} early in prompts"
 
 
 def answers_known(sample: LogSample) -> bool:

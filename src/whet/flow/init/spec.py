@@ -18,7 +18,7 @@ from whet.core.quote import shell_word, yaml_text
 from whet.core.records.engine import UNQUANTIZED
 from whet.core.records.model import ModelFacts
 from whet.core.redact import one_line
-from whet.core.spec import EngineSpec, QualitySpec, TrafficSpec, parse_spec
+from whet.core.spec import EngineSpec, ObjectiveSpec, QualitySpec, TrafficSpec, parse_spec
 from whet.core.units import GIB, human_bytes
 from whet.engines.compatibility import PlannedMachine
 from whet.flow.init.current import (
@@ -35,6 +35,7 @@ from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints
 from whet.flow.run.check.situation import named_checkpoints, named_head
 from whet.flow.run.traffic.logged import TrafficLog, gate_tokens, read_traffic, take_sample
 from whet.load.logged import MARK_TOKENS
+from whet.predict.hardware import planned_device
 
 CURRENT: Final = "current"
 """The variant that is the user's present command."""
@@ -87,7 +88,7 @@ def first_spec(options: InitOptions, file: Path) -> tuple[str, list[str]]:
         name = options.device
         planned = None if name is None else plan_machine(name, None, EngineSpec())
         device = find_device() if planned is None else planned.device
-        profile = profile_log(log, natural=answers == "natural")
+        profile = profile_log(log, folder, natural=answers == "natural")
         # A held-out document is as long as the log's requests.
         quality_tokens = min(1024, max(128, math.ceil(log.p99 / _STEP) * _STEP))
         choice = _Choice(
@@ -148,7 +149,7 @@ def spec_text(head: str, data: Mapping[str, object], notes: Mapping[str, str] = 
     text = f"# {one_line(head)}\n"
     for section, value in data.items():
         text += "" if section == "variants" else "\n"
-        flow = None if section in ("recipes", "variants") else False
+        flow = None if section in ("objective", "recipes", "variants") else False
         for line in yaml_text({section: value}, flow=flow).splitlines():
             key = line.lstrip()
             if (note := notes.get(f"{section}.{key.partition(':')[0]}")) is not None:
@@ -182,6 +183,10 @@ def _data(choice: _Choice) -> dict[str, object]:
             "answers": "natural" if choice.profile.natural else "logged",
         },
         "load": _load(choice),
+        "objective": {
+            "ttft_ms": list(map(int, ObjectiveSpec().ttft_ms)),
+            "recommend_ttft_ms": int(ObjectiveSpec().recommend_ttft_ms),
+        },
         "engine": engine,
         "quality": quality,
         "search": _search(choice),
@@ -222,6 +227,8 @@ def _notes(choice: _Choice) -> dict[str, str]:
         "load.concurrency": "in flight; the log has no times",
         "load.find": "each variant's highest rate, at the log's own gaps",
         "load.seconds": "of each trial",
+        "objective.ttft_ms": "limits of the time to first token, p95, in ms; set yours",
+        "objective.recommend_ttft_ms": "the one that the recommendation meets",
         "engine.max_model_len": f"the log's longest request has {longest:,} tokens",
         "engine.enforce_eager": "without minutes of compilation at each start",
         "engine.block_size": "the CPU's 128 caches long prefixes only",
@@ -240,14 +247,25 @@ def _notes(choice: _Choice) -> dict[str, str]:
 
 
 def _hardware(choice: _Choice) -> dict[str, object]:
-    device = choice.device
+    price, source = price_of(choice.device, choice.tensor_parallel)
+    return {"price_usd_per_hour": price, "price_source": source}
+
+
+def price_of(device: Device, count: int) -> tuple[float, str]:
+    """Return dollars an hour for ``count`` devices, or for a CPU's cores, and where from."""
     if device.kind == "cpu":
         price, source = _CPU_CORE_PRICE * (os.cpu_count() or 1), "a cloud machine of as many cores"
     else:
         one = typical_price(device.name)
-        price = (one or 1.0) * choice.tensor_parallel
+        price = (one or 1.0) * count
         source = f"{device.name} on demand, 2026" if one else "not known"
-    return {"price_usd_per_hour": rounded(price), "price_source": f"{source}; put your own"}
+    return rounded(price), f"{source}; put your own"
+
+
+def planned_price(name: str) -> tuple[float, str]:
+    """Return dollars an hour for the GPUs that ``name`` says, and where from."""
+    device, _ = planned_device(name)
+    return price_of(device, device.count)
 
 
 def _load(choice: _Choice) -> dict[str, object]:
@@ -312,8 +330,9 @@ def _lines(choice: _Choice, file: Path) -> Iterator[str]:
         f"Not in the log: your latency limits (objective); your price (hardware); {unknown}. "
         f"Set them in {file}."
     )
-    word = shell_word(str(file))
-    yield f"Wrote {word}. Next: whet check {word}, then: whet run {word}"
+    word, device = shell_word(str(file)), choice.options.device
+    there = "" if device is None else f" --device {shell_word(device)}"
+    yield f"Wrote {word}. Next: whet check {word}{there}, then: whet run {word}"
 
 
 def _count(parameters: int) -> str:

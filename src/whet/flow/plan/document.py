@@ -13,37 +13,43 @@ from whet.report.document import Column, Paragraph, Section, figure_columns, tab
 _ROWS: Final = 12
 
 
-def plan_section(plan: Plan, model: str) -> Section:
-    """The cheapest predictions that none beats, and how far each may be off."""
+def plan_section(plan: Plan, model: str, *, every: bool = False) -> Section:
+    """The cheapest predictions that none beats, or all, and how far each may be off."""
     at = "" if plan.rate is None else f", {plan.rate:g} requests/s"
     by = "by concurrency" if plan.sizes else "at the largest concurrency that meets it"
     title = f"Cheapest first, {by}; p95 in ms{'; ! misses the objective' if plan.sizes else ''}"
     rated = () if plan.rate is None else ("all GPUs", "$/month")
     columns: list[Column | str] = [
         *("GPUs", "variant"),
-        *figure_columns("batch", "req/s", "TTFT", "TPOT", "$/1M", *rated),
-        "most of a step",
+        *figure_columns("in flight", "req/s", "TTFT", "TPOT", "$/1M", *rated),
+        "limited by",
     ]
-    front = plan.front[:_ROWS]
-    errors = "; ".join(_errors(front))
+    fitting = [each for each in plan.predictions if each.latencies]
+    meeting = [each for each in fitting if each.missed is None or plan.sizes]
+    shown = meeting if every else plan.front[:_ROWS]
+    hidden = len(meeting) - len(shown)
+    more = f" {hidden} more cost more or are slower: --all shows them." if hidden else ""
     return Section(
         id="plan",
         title=f"{model}: {plan.traffic.text}{at}; {plan.objective}",
         group="Plan",
         nodes=[
             Paragraph(text=title, tone="muted"),
-            table(title, columns, (_cells(plan, each) for each in front)),
-            Paragraph(text=f"Predicted, not measured; {errors}. Measure the best with whet run."),
+            table(title, columns, (_cells(plan, each) for each in shown)),
+            Paragraph(
+                text=f"Predicted, not measured, from {'; '.join(_sources(shown))}.{more} "
+                "Measure the best with whet run."
+            ),
         ],
     )
 
 
-def _errors(front: Iterable[Prediction]) -> Iterator[str]:
-    """The widest error of each GPU of the table, and where its coefficients are from."""
-    widest = sorted(front, key=lambda each: each.errors["tpot"])
-    for gpu, each in {each.candidate.gpu: each for each in widest}.items():
-        words = ", ".join(f"{name.upper()} ±{each.errors[name]:.0%}" for name in ("ttft", "tpot"))
-        yield f"{gpu} ({each.calibration.text}): {words}"
+def _sources(shown: Iterable[Prediction]) -> Iterator[str]:
+    """Where the coefficients of each GPU of the table are from."""
+    gpus: dict[str, dict[str, None]] = {}
+    for each in shown:
+        gpus.setdefault(each.calibration.text, {})[each.candidate.gpu] = None
+    yield from (f"{text} ({', '.join(names)})" for text, names in gpus.items())
 
 
 def _cells(plan: Plan, each: Prediction) -> list[str]:
@@ -53,8 +59,8 @@ def _cells(plan: Plan, each: Prediction) -> list[str]:
         candidate.variant.name,
         f"{each.in_flight}{' !' if each.missed else ''}",
         f"{each.requests_per_s:.3g}",
-        f"{figures['ttft p95']:,.0f}",
-        f"{figures['tpot p95']:.3g}",
+        f"{figures['ttft p95']:,.0f} ±{each.errors['ttft']:.0%}",
+        f"{figures['tpot p95']:.3g} ±{each.errors['tpot']:.0%}",
         f"{each.cost_per_1m:.3g}",
     ]
     if plan.rate is not None:

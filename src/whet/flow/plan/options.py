@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat, PositiveInt
@@ -15,16 +16,22 @@ from whet.core.units import TimeUnit
 class PlanOptions:
     """Traffic, objective and the hardware to choose from."""
 
-    workload: str
-    """Traffic: prompt=1024,output=128,shared=896 (tokens of a request; shared of them begin every
-    prompt), or a file: a request log, or a trace of lengths."""
+    workload: Annotated[
+        str,
+        Parameter(
+            help="Traffic: prompt=1024,output=128,shared=896 (tokens of a request; shared of them "
+            "begin every prompt; answers vary by ±50%), or a file: a request log, or a trace."
+        ),
+    ]
     trace_unit: TimeUnit | None = None
     """Unit of the relative times of a trace in --workload. Default: the one that all rows agree
     with."""
     trace_block_size: PositiveInt | None = None
     """Tokens per hash id of a trace in --workload. Default: the size that all rows agree with."""
-    objective: str = "ttft:p95<500ms; tpot:p95<50ms"
-    """Limits of statistics, joined by ;, as --slo of whet bench takes them."""
+    objective: Annotated[str, Parameter(name=["--objective", "--slo"])] = (
+        "ttft:p95<500ms; tpot:p95<50ms"
+    )
+    """Limits of statistics, joined by ;, as whet bench takes them."""
     rate: PositiveFloat | None = None
     """Requests per second to plan for. Default: one replica, and what it takes."""
     gpus: str | None = None
@@ -46,3 +53,5 @@ class PlanOptions:
     """US$ an hour of a GPU in place of the built-in price: "H100 SXM=2.2,L4=0.5"."""
     max_model_len: PositiveInt | None = None
     """Longest request in tokens. Default: the longest of the workload, in steps of 1,024."""
+    all_rows: Annotated[bool, Parameter(name="--all")] = False
+    """Show those too that another beats in cost, TTFT and TPOT at once."""

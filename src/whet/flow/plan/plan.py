@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from whet.checkpoint import read_facts
 from whet.core.errors import InfeasibleError, UsageError
@@ -15,6 +15,7 @@ from whet.core.numbers import above_zero, count_of
 from whet.core.records.engine import Scalar, Variant
 from whet.core.records.model import ModelFacts
 from whet.core.spec import SIXTEEN_BIT, RecipeSpec
+from whet.core.spec.recipe import Scheme
 from whet.flow.plan.options import PlanOptions
 from whet.metrics.objective_text import parse_objective
 from whet.predict.disk import predict_checkpoint
@@ -68,7 +69,7 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     """
     unit, block_size = options.trace_unit, options.trace_block_size
     reading = Reading(unit=unit, block_size=block_size, lengths_only=True)
-    target, traffic = read_facts(folder), read_traffic(options.workload, reading)
+    target, traffic = read_facts(folder), read_traffic(options.workload, reading, folder)
     constraints = parse_objective(options.objective)
     sizes = _sizes(options.concurrency)
     candidates = list(candidates_of(target, traffic, options))
@@ -216,7 +217,8 @@ def _forms(target: ModelFacts, text: str) -> Mapping[str, ModelFacts]:
             recipe = RecipeSpec.model_validate({"method": "rtn", "scheme": name})
         except ValueError as error:
             raise UsageError(
-                f"--weights {name!r} is not a precision", fix="see docs/quant.md"
+                f"--weights {name!r} is not a precision",
+                fix=f"choose from {SIXTEEN_BIT}, {', '.join(get_args(Scheme))}",
             ) from error
         forms[name] = predict_checkpoint(target, recipe, Path(target.path))
     return forms

@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 from pydantic import ValidationError
 
 from whet.core.errors import UsageError
-from whet.core.spec import GROUPED, RecipeSpec
+from whet.core.spec import GROUPED, RecipeSpec, problem_words
 
 
 @Parameter(name="*", group=Group.create_ordered("Recipe"))
@@ -68,10 +68,9 @@ class QuantizeOptions:
             recipe = RecipeSpec.model_validate(data)
         except ValidationError as error:
             first = error.errors()[0]
-            message = first["msg"].removeprefix("Value error, ")
+            message = problem_words(first)
             if first["loc"]:
-                flag = f"--{str(first['loc'][-1]).replace('_', '-')}"
-                message = f"{flag}: {message} (got {first['input']!r})"
+                message = f"--{str(first['loc'][-1]).replace('_', '-')}: {message}"
             raise UsageError(message) from error
         if self.recipe.group_size is not None and recipe.scheme not in GROUPED:
             raise UsageError(

@@ -81,3 +81,5 @@ class CheckOptions:
     """Check for another GPU, such as L4 or "2x H100 SXM". Default: this machine."""
     vllm: str | None = None
     """vLLM version to assume with --device. Default: the installed one, else the newest known."""
+    verbose: Annotated[bool, Parameter(name=["--verbose", "-v"])] = False
+    """Print the command of each variant."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from whet.client.endpoint import KEY_VARIABLE
 from whet.core.counters import RUNNING
-from whet.core.errors import StorageError, UsageError
+from whet.core.errors import EngineLostError, StorageError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
 from whet.core.records.engine import ResolvedEngine
@@ -28,7 +28,7 @@ from whet.watch.causes import Finding, diagnose, write_proposal
 from whet.watch.detectors import LEAST, Cusum
 from whet.watch.exporter import Exporter
 from whet.watch.observation import Observation
-from whet.watch.probe import Identity, Target, identity_of, observe, probe_share
+from whet.watch.probe import Identity, Target, accepts, identity_of, observe, probe_share
 from whet.watch.source import WatchSource, read_source
 from whet.watch.state import Journal, Period, WatchState, advance
 
@@ -151,7 +151,7 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
     They are the alarms that began, and those of an earlier start that still stand. Raises
     ``UsageError`` for an address, device, log or source that cannot be used, and ``StorageError``
     where another watch has the state, or where it could not be written and there is no alarm. An
-    engine that does not answer is an alarm, not an error.
+    engine that does not answer is an alarm; ``EngineLostError`` where it never did in this state.
     """
     split_server_url(options.url, "--url")
     if (log := options.engine_log) is not None and not log.is_file():
@@ -205,13 +205,18 @@ def _loop(this: _Watch) -> tuple[str, ...]:
     state = journal.read_state(source.envelope.run, source.envelope.variant)
     _introduce(this, state)
     with closing(Exporter(options.listen, options.period)) as exporter:
+        if not state.periods and not accepts(this.target):
+            raise EngineLostError(
+                f"no server answers at {options.url}",
+                fix="correct --url, or start the server first",
+            )
         journal.add("start", now(), {"variant": source.envelope.variant, "url": options.url})
         due, left, first = time.monotonic(), options.periods, True
         try:
             while left is None or left > 0:
                 state = this.period(state, exporter)
                 unsure = any(not item.active for item in state.repeated.values())
-                if first and unsure:  # a dead port is said at once
+                if first and unsure:  # a mismatch is looked at again at once
                     time.sleep(min(1.0, options.period))
                     state = this.period(state, exporter)
                 first, left = False, None if left is None else left - 1

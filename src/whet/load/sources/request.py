@@ -72,9 +72,7 @@ class BenchRequest:
     @property
     def loop(self) -> Loop:
         """How requests are sent."""
-        if self.arrivals is not None:
-            return "open"
-        return "static" if self.load.static_batches else "closed"
+        return "closed" if self.arrivals is None else "open"
 
     @property
     def rate_rps(self) -> float | None:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import plural
+from whet.load.sharing import cached_tokens
 from whet.predict.performance.simulator import Request
 from whet.requests.trace import WHOLE, Reading, Trace, read_trace
 from whet.requests.trace_formats import TraceRow
 
 _KEYS: Final = ("prompt", "output", "shared")
 _LENGTH: Final = re.compile(r"\d{1,9}")
-_COUNT: Final = 512
 _SPREAD: Final = 0.5
+_COUNT: Final = 512
+_BLOCK: Final = 16
 _FORM: Final = "write prompt=1024,output=128,shared=896, or name a file"
 
 
@@ -50,20 +53,28 @@ class PlannedTraffic:
         return f"{prompt:,.0f} prompt tokens ({shared:,.0f} shared), {output:,.0f} output tokens"
 
 
-def read_traffic(text: str, reading: Reading = WHOLE) -> PlannedTraffic:
-    """The traffic that ``--workload`` describes. ``UsageError`` for what it cannot be."""
+def read_traffic(
+    text: str, reading: Reading = WHOLE, tokenizer: Path | None = None
+) -> PlannedTraffic:
+    """The traffic that ``--workload`` describes; a log without counts is read with ``tokenizer``.
+
+    ``UsageError`` for what it cannot be.
+    """
     is_file = False
     with suppress(OSError):  # a name that no file can have
         is_file = Path(text).is_file()
     if is_file:
-        return _from_file(Path(text), reading)
+        return _from_file(Path(text), reading, tokenizer)
     if "=" not in text:
         raise UsageError(f"--workload {text!r} is not a file", fix=_FORM)
     return _from_numbers(text)
 
 
 def _from_numbers(text: str) -> PlannedTraffic:
-    """Lengths half to one and a half times the number, evenly and from a fixed seed."""
+    """Prompts of exactly that length; answers of half to one and a half times theirs.
+
+    Answers of one length would end, and the next prompts begin, all at once.
+    """
     values: dict[str, int] = {}
     for part in text.split(","):
         key, _, value = part.partition("=")
@@ -78,29 +89,30 @@ def _from_numbers(text: str) -> PlannedTraffic:
             f"--workload: {shared} shared tokens leave nothing of a prompt of {prompt}",
             fix="give fewer",
         )
-    rng = np.random.default_rng(0)
-    own = rng.uniform(1 - _SPREAD, 1 + _SPREAD, _COUNT) * (prompt - shared)
-    answers = rng.uniform(1 - _SPREAD, 1 + _SPREAD, _COUNT) * output
+    shares = np.linspace(1 - _SPREAD, 1 + _SPREAD, _COUNT)
+    answers = np.random.default_rng(0).permutation(shares) * output
     return PlannedTraffic(
         requests=tuple(
-            Request(
-                prompt=shared + max(round(float(mine)), 1),
-                output=max(round(float(answer)), 1),
-                shared=shared,
-            )
-            for mine, answer in zip(own, answers, strict=True)
+            Request(prompt=prompt, output=max(round(float(answer)), 1), shared=shared)
+            for answer in answers
         ),
         rate=None,
     )
 
 
-def _from_file(path: Path, reading: Reading) -> PlannedTraffic:
+def _from_file(path: Path, reading: Reading, tokenizer: Path | None) -> PlannedTraffic:
     """The rows of a log or a trace; blocks that begin an earlier row are taken to be cached.
 
-    A row without lengths counts for the rate alone.
+    A row without lengths counts for the rate alone; a log without any is tokenized.
     """
     trace = read_trace(path, reading)
     rows = [row for row in trace.rows if row.input_tokens and _answer_is_counted(row)]
+    if not rows and tokenizer is not None:
+        trace = read_trace(path, replace(reading, lengths_only=False))  # refuses redacted text
+        if requests := tuple(_tokenized(trace, tokenizer)):
+            lines = [trace.left_out_text] if trace.left_out or trace.bad_lines else []
+            doubts = (*trace.doubts, *lines)
+            return PlannedTraffic(requests=requests, rate=trace.rate_rps, doubts=doubts)
     if not rows:
         raise UsageError(
             f"{path} says no lengths in tokens, which a plan needs",
@@ -111,6 +123,20 @@ def _from_file(path: Path, reading: Reading) -> PlannedTraffic:
         rate=trace.rate_rps,
         doubts=(*trace.doubts, *_doubts(trace, len(rows))),
     )
+
+
+def _tokenized(trace: Trace, tokenizer: Path) -> Iterator[Request]:
+    """Each request of a log as this tokenizer counts it, with what a prefix cache has of it."""
+    encoder = load_encoder(tokenizer)
+    requests = [row.request for row in trace.rows if row.request is not None]
+    rendered = zip(requests, encoder.ids_many(requests), strict=True)
+    pairs = [(each, ids) for each, ids in rendered if isinstance(ids, np.ndarray) and len(ids)]
+    hits = cached_tokens([ids for _, ids in pairs], block_size=_BLOCK)
+    for (each, ids), cached in zip(pairs, hits, strict=True):
+        text = (each.reasoning or "") + (each.output or "")
+        output = each.output_tokens or len(encoder.encode(text)) or each.max_tokens
+        if output:
+            yield Request(prompt=len(ids), output=output, cached=cached)
 
 
 def _answer_is_counted(row: TraceRow) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from whet.core.format import percent
-from whet.core.gpu_table import model_words
+from whet.core.gpu_table import model_words, typical_price
 from whet.core.provenance import Device
 from whet.core.records.engine import Variant
 from whet.core.spec import Spec
@@ -41,7 +41,7 @@ def advice_of(facts: Facts, resolved: Resolved, machine: Machine | None = None) 
         predicted = get_profile(item.engine).planned_engine is not None  # else its flags differ
         sentences = [
             *_gate_advice(spec),
-            *_tier_advice(spec, device),
+            *_tier_advice(spec, device, planned=machine is not None),
             *(_queue_advice(facts, variant, device) if predicted else ()),
             *_repeat_advice(facts, variant),
             *cautions(item, machine),
@@ -64,14 +64,21 @@ def _gate_advice(spec: Spec) -> Iterator[str]:
         )
 
 
-def _tier_advice(spec: Spec, device: Device) -> Iterator[str]:
+def _tier_advice(spec: Spec, device: Device, *, planned: bool) -> Iterator[str]:
     """A spec that came from another machine has its name, and often its price."""
+    price, usual = spec.hardware.price_usd_per_hour, typical_price(device.name) or 0.0
+    usual *= device.count
     tier, words = spec.hardware.tier or "", model_words(device.name)
     named = {word for gpu in CUDA for word in model_words(gpu)} & model_words(tier)
     if device.kind == "cuda" and named and not named & words:
         yield (
             f"hardware.tier is {tier} and this is {device.name}: correct it and "
             "hardware.price_usd_per_hour, or the costs are those of another GPU"
+        )
+    elif planned and usual and not tier and not usual / 2 <= price <= 2 * usual:
+        yield (
+            f"hardware.price_usd_per_hour is {price:g}, and {device.name} costs about {usual:.3g}: "
+            "correct it, or the costs are those of another machine"
         )
 
 
@@ -80,7 +87,7 @@ def _queue_advice(facts: Facts, variant: Variant, device: Device) -> Iterator[st
     replicas, largest = settings.data_parallel, max(facts.spec.load.concurrency)
     if settings.max_seqs * replicas < largest:
         yield (
-            f"max_num_seqs {settings.max_seqs} × {replicas} replicas: batch {largest} will queue, "
+            f"max_num_seqs {settings.max_seqs} × {replicas} replicas: {largest} in flight queue, "
             f"which counts in TTFT; set it to at least {math.ceil(largest / replicas)}"
         )
 

@@ -26,7 +26,7 @@ from whet.core.records.decision import (
 from whet.core.records.evidence import VerdictSet
 from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.run import Run
-from whet.core.store import RunStore, write_atomic, write_json
+from whet.core.store import RunStore, write_json
 from whet.decision import DecisionInputs, TierInputs, decide
 from whet.decision.choice import TierChoices
 from whet.decision.effects import lever_effects
@@ -58,7 +58,7 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
     decision = with_bottleneck(run, _decide([(run, summary)]))
     write_json(store.path("decision.json"), decision)
     store.note("decision", "decision", status="complete")
-    _deploy(run, decision)
+    _write_commands(run, decision)
     return decision
 
 
@@ -97,26 +97,18 @@ def _store_summary(run: Run, summary: RunSummary) -> None:
         store.put("speculation_map", "all", pays)
 
 
-def _deploy(run: Run, decision: Decision) -> None:
-    """Write ``deploy/`` anew for what qualifies, and ``reproduce/`` for all that was measured."""
-    folder, again = run.store.path("deploy"), run.store.path("reproduce")
-    for old in (folder, again):
-        if old.exists():
-            shutil.rmtree(old)
-    for name in decision.qualified:
-        limits = decision.limits_of(name)
-        write_deployment(folder / name, run.engines[name], limits=limits)
+def _write_commands(run: Run, decision: Decision) -> None:
+    """Write ``reproduce/`` anew: the command of each variant that was measured."""
+    folder = run.store.path("reproduce")
+    shutil.rmtree(folder, ignore_errors=True)
     reasons = {item.variant: " ".join(item.reason.split()) for item in decision.excluded}
     for name in {cell.variant for cell in run.cells} & set(run.engines):
         lost = name in reasons and name not in decision.qualified
         note = f"EXCLUDED from recommendation: {reasons[name]}" if lost else "As measured."
         limits = decision.limits_of(name)
         write_deployment(
-            again / name, run.engines[name], note=note, limits=limits, as_measured=True
+            folder / name, run.engines[name], note=note, limits=limits, as_measured=True
         )
-    if not decision.qualified:
-        text = "No variant qualifies for recommendation; report.md says why for each.\n"
-        write_atomic(folder / "README.txt", text)
 
 
 def decide_over(runs: Sequence[Run]) -> Decision:

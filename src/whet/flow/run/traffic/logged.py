@@ -57,7 +57,8 @@ _TEXTS: Final[tuple[tuple[str, Part, int], ...]] = (
     ("heldout", "gate", MIN_DOCUMENTS),
 )
 """Name, part and fewest documents of the texts that are made of the log."""
-_BLOCK: Final = 16
+BLOCK: Final = 16
+"""Tokens per block of the ideal prefix cache."""
 _COPIES: Final = 300
 """Answers that are compared with their prompts."""
 _GRAM: Final = 3
@@ -187,7 +188,7 @@ def read_traffic(
         sample=replace(sample, requests=tuple(usable)),
         left_out=tuple(left_out.items()),
         lengths=tuple(lengths),
-        hit_rate=ideal_hit_rate(prompts, block_size=_BLOCK),
+        hit_rate=ideal_hit_rate(prompts, block_size=BLOCK),
         doubts=(*doubts, *filter(None, (count_doubt(counted), unsent_fields(requests)))),
     )
 
