@@ -176,7 +176,7 @@ def function(name: str) -> Function:
 
 def _help(name: str, text: str, options: Mapping[str, Argument]) -> str:
     if len(options) > _FEW:
-        lines = [f"Keywords (whet {name} --help explains them): {', '.join(options)}."]
+        lines = [f"Keywords (whet {name} --help-all explains them): {', '.join(options)}."]
     else:
         lines = [f"{each}: {one.parameter.help}" for each, one in options.items()]
     codes = (f"{each.exit_code} {each.__name__}" for each in WhetError.__subclasses__())
