@@ -40,7 +40,10 @@ def test_a_local_run_imports_no_ray() -> None:
     ("words", "says"),
     [
         (["--address", "h:6379"], "--address is that of a Ray cluster; add --executor ray"),
-        (["--budget", "1h"], "whet run --budget is search: {time: 30m} in whet.yaml now"),
+        (
+            ["--budget", "1h"],
+            "whet run --budget is not supported; write search: {time: 30m} into whet.yaml",
+        ),
         (["--executor", "dask"], "dask"),
     ],
 )

@@ -38,6 +38,11 @@ def test_gpus_and_precisions_with_cost_latency_and_error(whet: Whet, model: Path
     assert re.search(r" \d+ ±\d+% ", said.out), "each latency with its error"
 
 
+def test_numbers_need_no_tokenizer(whet: Whet, model: Path) -> None:
+    (model / "tokenizer.json").unlink()
+    assert whet("plan", model, *TRAFFIC, "--gpus", "H200").code == 0
+
+
 def test_what_another_beats_is_counted_and_shown_with_all(whet: Whet, model: Path) -> None:
     words = ("plan", model, *TRAFFIC, "--gpus", "H100 SXM", "--parallel", "1")
     short, whole = whet(*words).out, whet(*words, "--all").out

@@ -15,16 +15,17 @@ from whet.checkpoint.stored import Inventory, summarize, take_inventory
 from whet.checkpoint.tokenizer import tokenizer_identity
 from whet.core.errors import CheckpointError
 from whet.core.hub import snapshot_of
-from whet.core.records.model import ModelFacts
+from whet.core.records.model import ModelFacts, TokenizerIdentity
 
 TESTBED_KEY: Final = "whet_testbed"
 """The key of config.json that marks a testbed; quantizing copies it."""
 _AGAIN = "download the checkpoint again"
 
 
-def read_facts(path: Path) -> ModelFacts:
+def read_facts(path: Path, *, tokenizer: bool = True) -> ModelFacts:
     """The facts of the checkpoint in ``path``; no tensor is loaded.
 
+    Without ``tokenizer`` only the size of the vocabulary is stated, which needs no tokenizer.json.
     ``weights_sha256`` is empty for a folder that has headers without weights.
     Raises ``CheckpointError`` where a file is missing, truncated or foreign, and where config.json
     says one thing and the tensors another. Code that the checkpoint brings (``auto_map``) is never
@@ -32,6 +33,7 @@ def read_facts(path: Path) -> ModelFacts:
     """
     require_regular(path)
     shape = read_shape(path)
+    size = TokenizerIdentity(vocab_size=shape.vocab_size)
     headers = read_headers(path)
     _require_tokenizer(path, headers)
     inventory = take_inventory(
@@ -49,7 +51,7 @@ def read_facts(path: Path) -> ModelFacts:
         weight_bytes=sum(header.size_bytes for header in headers.values()),
         tied_embeddings=tied,
         stored=stored,
-        tokenizer=tokenizer_identity(path),
+        tokenizer=tokenizer_identity(path) if tokenizer else size,
         weights_sha256="" if is_hollow(path) else hash_weights(headers),
         linear_parameters=sum(linear.parameters for linear in inventory.linears),
         linear_inputs=tuple(sorted({linear.inputs for linear in inventory.linears} - {0})),

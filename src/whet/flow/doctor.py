@@ -11,12 +11,7 @@ from typing import Any, get_args
 from whet.core.errors import UsageError
 from whet.core.provenance import Device, find_device
 from whet.engines import EngineProfile, get_profile
-from whet.engines.compatibility import (
-    Installed,
-    LeverStatus,
-    Status,
-    lever_statuses,
-)
+from whet.engines.compatibility import Installed, LeverStatus, Status, lever_statuses
 from whet.engines.machine import Machine, cpu_features, find_machine
 
 

@@ -15,10 +15,10 @@ class TokenizerIdentity:
     """
 
     vocab_size: int
-    sha256: str
-    chat_template_sha256: str | None
-    bos_token_id: int | None
-    eos_token_ids: tuple[int, ...]
+    sha256: str = ""
+    chat_template_sha256: str | None = None
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

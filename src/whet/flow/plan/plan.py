@@ -69,7 +69,8 @@ def make_plan(folder: Path, options: PlanOptions) -> Plan:
     """
     unit, block_size = options.trace_unit, options.trace_block_size
     reading = Reading(unit=unit, block_size=block_size, lengths_only=True)
-    target, traffic = read_facts(folder), read_traffic(options.workload, reading, folder)
+    target = read_facts(folder, tokenizer=False)
+    traffic = read_traffic(options.workload, reading, folder)
     constraints = parse_objective(options.objective)
     sizes = _sizes(options.concurrency)
     candidates = list(candidates_of(target, traffic, options))
