@@ -17,8 +17,8 @@ if [ -n "$PYTHON" ]; then
     exit 1
 fi
 if command -v uv >/dev/null; then
-    uv python install --quiet 3.12 && uv python find --system --managed-python 3.12 && exit
-    echo "setup: uv could not install Python 3.12 (its message is above); install one of 3.11 to 3.13" >&2
+    uv python install 3.12 >&2 && uv python find --system --managed-python 3.12 && exit
+    echo "setup: uv cannot install Python 3.12; its message is above" >&2
     exit 1
 fi
 echo "setup: no Python 3.11 to 3.13 on the PATH; install one, or uv (https://docs.astral.sh/uv/)," \

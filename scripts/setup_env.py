@@ -2,7 +2,7 @@
 
     python scripts/setup_env.py run     .venv: what `whet` and the CPU engine need
     python scripts/setup_env.py dev     .venv: the same, and what the tests and checks need
-    python scripts/setup_env.py docs    .venv-docs: what builds the site, 30 MB
+    python scripts/setup_env.py docs    .venv-docs: what builds the site, 130 MB
 
 A second call with the same locks does nothing. Called by the Makefile, with Python 3.11 to 3.13.
 """

@@ -72,8 +72,8 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 LOGGED = {
     *("version", "weight_kernels", "quantized_layers", "unquantized_layers", "attention_backend"),
-    *("attention_class", "kv_cache_tokens", "kv_memory_gib", "kv_elements", "prefix_cache_enabled"),
-    *("max_model_len", "batched_tokens", "eager", "tensor_parallel", "frontend", "notices"),
+    *("attention_class", "kv_cache_tokens", "kv_elements", "prefix_cache_enabled", "max_model_len"),
+    *("eager", "tensor_parallel", "frontend", "notices"),
     *("load_s", "init_s", "core_s", "kv_cache_dtype"),
     *("speculative_config.method", "speculative_config.num_speculative_tokens"),
     *("compilation_config.cudagraph_mode", "compilation_config.cudagraph_capture_sizes"),

@@ -1,4 +1,4 @@
-"""The workflows of .github: GitHub's schema, pinned actions, few permissions, commands that exist."""
+"""The workflows of .github: GitHub's schema, pinned actions, permissions, commands that exist."""
 
 from __future__ import annotations
 
