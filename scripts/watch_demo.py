@@ -330,7 +330,7 @@ def main() -> None:
     if missing:
         sys.exit(f"error: {' and '.join(missing)} are missing; apt-get install {' '.join(missing)}")
     if not (options.run / "decision.json").exists():
-        say(f"no finished run in {options.run}: whet demo first, about 12 minutes")
+        say(f"no finished run in {options.run}: whet demo first, 5 to 8 minutes")
         whet("demo", "--resume", "-o", options.run.parent, "--name", options.run.name)
     shutil.rmtree(options.out, ignore_errors=True)
     traffic = Run.read(options.run).require_spec().traffic

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
 
+from whet.client import scrape
+from whet.core import counters
 from whet.core.errors import EngineLostError
 from whet.core.records.codec import encode
 from whet.core.records.engine import ResolvedEngine, Speculation, Variant
@@ -68,6 +70,25 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 
+LOGGED = {
+    *("version", "weight_kernels", "quantized_layers", "unquantized_layers", "attention_backend"),
+    *("attention_class", "kv_cache_tokens", "kv_elements", "prefix_cache_enabled", "max_model_len"),
+    *("eager", "tensor_parallel", "frontend", "notices"),
+    *("load_s", "init_s", "core_s", "kv_cache_dtype"),
+    *("speculative_config.method", "speculative_config.num_speculative_tokens"),
+    *("compilation_config.cudagraph_mode", "compilation_config.cudagraph_capture_sizes"),
+}
+"""What the log of every start on a CPU says, by the names of ``EngineFacts`` and its settings."""
+COUNTED = {
+    *(counters.GENERATED, counters.DRAFTS, counters.DRAFT_TOKENS, counters.ACCEPTED),
+    *(counters.PREFIX_QUERIES, counters.PREFIX_HITS, counters.PROMPT_TOKENS, counters.FINISHED),
+    *(counters.PREEMPTIONS, counters.RUNNING, counters.WAITING, counters.KV_USAGE),
+    *(counters.CACHE_CONFIG, counters.PROCESS_START),
+    *(f"{name}_sum" for name in (counters.TTFT, counters.TPOT, counters.ITL, counters.E2E)),
+}
+
+
+@pytest.mark.canary
 def test_a_real_server_proves_itself_and_its_death_is_noticed(
     resolved: ResolvedEngine, tmp_path: Path
 ) -> None:
@@ -80,6 +101,8 @@ def test_a_real_server_proves_itself_and_its_death_is_noticed(
         assert facts.unquantized_layers == 0
         assert facts.prefix_cache_enabled is True
         assert (facts.kv_cache_tokens or 0) > 512
+        logged = {name for name, value in asdict(facts).items() if value not in (None, ())}
+        assert LOGGED - logged - dict(facts.settings).keys() == set()
         weights, *others = judge_start(resolved, facts, read_declared(server.base_url))
         assert weights.outcome == "proved", weights
         assert {item.claim.kind: item.outcome for item in others} == {
@@ -88,15 +111,13 @@ def test_a_real_server_proves_itself_and_its_death_is_noticed(
         }, others
         assert "LinearKernel for CompressedTensorsWNA16" in weights.observed
 
-        _, metrics = request(server.base_url, "/metrics", timeout_s=10)
-        for name in ("spec_decode_num_drafts", "prefix_cache_queries", "generation_tokens"):
-            assert re.search(rf"^vllm:{name}_total\{{", metrics, re.M), name
         body = {"model": server.model_name, "prompt": "the quick", "max_tokens": 1}
         status, text = request(
             server.base_url, "/v1/completions", body=body | {"prompt_logprobs": 1}, timeout_s=60
         )
         assert status == 200
         assert len(json.loads(text)["choices"][0]["prompt_logprobs"]) > 1
+        assert COUNTED - dict(scrape(server.base_url).values).keys() == set()
         assert (server.memory_bytes() or 0) > 100 << 20
         server.ensure_alive()
 

@@ -48,6 +48,7 @@ def bench(url: str, out: Path, *words: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.canary
 def test_token_ids_arrive_as_counted_and_prefixes_are_hit_as_built(
     url: str, tmp_path: Path
 ) -> None:

@@ -6,4 +6,4 @@ from scripts.docs_models import PAGE, page
 
 
 def test_the_committed_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: make docs"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: make reference"
