@@ -8,10 +8,11 @@ from dataclasses import replace
 from whet.core.format import plural
 from whet.core.records.decision import Decision, Recommendation
 from whet.core.run import Run
-from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section, Tone
+from whet.report.document import Bullets, Fact, Facts, Node, Paragraph, Section, Tone
 from whet.report.run.common import headline, is_win
 from whet.report.run.load import cost_charts
 from whet.report.run.payback import payback
+from whet.report.run.setup import serve_line
 from whet.report.text import Shown, shown
 
 ORDER = 10
@@ -32,7 +33,7 @@ def build(run: Run) -> Section:
     nodes = [section.nodes[0], *tiles, *cost_charts(run), *section.nodes[1:], *_invalid(run)]
     nodes += [] if paid is None else [Paragraph(text=" ".join(paid.sentences))]
     if chosen is not None and chosen.variant in run.engines:
-        nodes.append(Code(text=run.engines[chosen.variant].serve_line, language="sh"))
+        nodes.append(serve_line(run, chosen.variant))
     return replace(section, nodes=nodes)
 
 
