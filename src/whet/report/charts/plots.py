@@ -185,7 +185,7 @@ _CONFIG: Final[dict[str, Any]] = {
     "axis": {
         **dict.fromkeys(("labelColor", "titleColor", "domainColor", "tickColor"), INK),
         **dict.fromkeys(("labelFontSize", "titleFontSize"), 12),
-        **{"gridColor": GRID, "titleFontWeight": "normal", "titlePadding": 20},
+        **{"gridColor": GRID, "titleFontWeight": "normal"},
     },
     "legend": {
         **{"orient": "bottom", "columns": 2, "columnPadding": 30, "rowPadding": 5, "offset": 10},
@@ -196,5 +196,5 @@ _CONFIG: Final[dict[str, Any]] = {
         **{"color": INK, "fontSize": 14, "subtitleColor": INK, "subtitleFontSize": 12},
         **{"anchor": "start", "frame": "bounds", "offset": 10, "subtitlePadding": 6},
     },
-    "text": {"fontSize": 12},
+    **{"axisX": {"titlePadding": 8}, "axisY": {"titlePadding": 20}, "text": {"fontSize": 12}},
 }

@@ -87,10 +87,9 @@ def build(run: Run) -> Section | None:
         ],
     )
     unfinished = run.decision is None
-    nodes: list[Node] = [
-        cells if unfinished else Folded(summary=plural(len(run.cells), "cell"), nodes=[cells]),
-        Bullets(items=list(_notes(run)), tone="muted"),
-    ]
+    words = f"Show {plural(len(run.cells), 'cell')}"
+    whole: Node = cells if unfinished else Folded(summary=words, nodes=[cells])
+    nodes = [whole, Bullets(items=list(_notes(run)), tone="muted")]
     return Section(id="cells", title="All cells", group="Speed", nodes=nodes, on_console=unfinished)
 
 

@@ -1,6 +1,7 @@
 "use strict";
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const make = (tag, values) => Object.assign(document.createElement(tag), values);
+const time = (ms) => (ms < 1000 ? `${ms} ms` : `${ms / 1000} s`);
 const text = (cell) => cell.querySelector("span").firstChild?.textContent ?? "";
 
 // A copy button on each command.
@@ -73,17 +74,16 @@ for (const plot of all("figure[data-choice]")) {
     const x = width * place(ms);
     if (document.activeElement !== number) number.value = ms;
     slider.value = 1000 * place(ms);
-    const words = ms < 1000 ? `${ms} ms` : `${ms / 1000} s`;
-    slider.ariaValueText = words;
+    slider.ariaValueText = time(ms);
     for (const each of [line, label].filter(Boolean)) {
       const y = /, *([-\d.]+)\)/.exec(each.getAttribute("transform"))[1];
       each.setAttribute("transform", `translate(${x - (each === label ? 5 : 0)},${y})`);
     }
-    if (label) label.lastChild.textContent = `limit ${words}`;
+    if (label) label.lastChild.textContent = `limit ${time(ms)}`;
     const best = ms === limit ? cells.find((each) => each.name === decided) : cells.find((each) => each.ttft < ms);
     output.textContent = best ? `${best.name}: ${best.usd} per 1M output tokens, TTFT p95 ${Number(best.ttft.toPrecision(3))} ms.` : "No configuration qualifies below this limit.";
     if (ms === limit) output.textContent += " This is the limit that the run was decided for.";
-    else if (best) output.textContent += ` The cheapest by its figures; only ${limit} ms was tested.`;
+    else if (best) output.textContent += ` Cheapest by its figures; the run tested the limit of ${time(limit)} only.`;
     all(".won").forEach((part) => part.classList.remove("won"));
     parts.get(best?.name)?.forEach((part) => part.classList.add("won"));
   };
