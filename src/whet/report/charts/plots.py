@@ -188,7 +188,7 @@ _CONFIG: Final[dict[str, Any]] = {
         **{"gridColor": GRID, "titleFontWeight": "normal"},
     },
     "legend": {
-        **{"orient": "bottom", "columns": 2, "columnPadding": 30, "rowPadding": 5, "offset": 10},
+        **{"orient": "bottom", "columns": 2, "columnPadding": 40, "rowPadding": 5, "offset": 10},
         **{"labelColor": INK, "labelFontSize": 12, "labelLimit": 240},
         **{"symbolOpacity": 1, "symbolSize": 70},
     },
@@ -196,5 +196,5 @@ _CONFIG: Final[dict[str, Any]] = {
         **{"color": INK, "fontSize": 14, "subtitleColor": INK, "subtitleFontSize": 12},
         **{"anchor": "start", "frame": "bounds", "offset": 10, "subtitlePadding": 6},
     },
-    **{"axisX": {"titlePadding": 8}, "axisY": {"titlePadding": 20}, "text": {"fontSize": 12}},
+    **{"axisX": {"titlePadding": 12}, "axisY": {"titlePadding": 20}, "text": {"fontSize": 12}},
 }
