@@ -91,7 +91,8 @@ ALLOWED_TAGS = {
         "h3",
     ),
     *("dl", "dt", "dd", "pre", "table", "caption", "thead", "tbody", "tr", "th", "td"),
-    *("details", "summary", "figure", "figcaption", "svg", "g", "path", "line", "text", "rect"),
+    *("details", "summary", "figure", "svg", "g", "path", "line", "text", "rect"),
+    *("script", "label", "input", "output"),
 }
 """Elements that a page may have."""
 

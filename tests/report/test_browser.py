@@ -1,19 +1,23 @@
 """The page in a real browser: it renders, runs nothing, and fits a phone."""
 
+import json
 import re
 import shutil
 import struct
 import subprocess
 import zlib
+from html import escape, unescape
 from pathlib import Path
 
 import axe_core_python
 import numpy as np
 import pytest
 
+from tests.report.forms import html, nodes
 from whet.core.run import Run
+from whet.report.document import Chart
 from whet.report.run import run_document
-from whet.report.writers.html import render_html, write_html
+from whet.report.writers.html import write_html
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
@@ -98,7 +102,7 @@ def test_a_hostile_page_renders_and_runs_nothing(
     dom = visit(browser, page, tmp_path / "profile", "--dump-dom")
     assert "Serve awq+cache at 8 requests in flight" in dom
     assert dom.count("<figure") >= 5
-    assert "<script" not in dom
+    assert dom.count("<script") == 1
     assert dom.rstrip().endswith("</html>")
 
 
@@ -122,32 +126,113 @@ def test_the_page_paints_light_dark_and_narrow(browser: str, whole: Run, tmp_pat
     assert shots["narrow"][300:, -8:].std() < 0.02
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, 1), (500, 0)], ids=["light", "narrow dark"])
+def run_in(
+    browser: str, text: str, folder: Path, script: str, *flags: str, width: int = 1280
+) -> str:
+    """Return what ``script`` stores as ``result``, run at the end of a page without its policy.
+
+    The page is a frame of ``width``, which may be narrower than a window.
+    """
+    page = folder / "report.html"
+    text = text.replace("http-equiv", "data-off")
+    text = escape(text.replace("</body>", f"<script>{script}</script></body>"))
+    frame = f'<iframe style="border:0;width:{width}px;height:900px" srcdoc="{text}"></iframe>'
+    page.write_text(f'<!doctype html><meta charset="utf-8"><body>{frame}</body>')
+    dom = visit(
+        browser, page, folder / "profile", "--virtual-time-budget=20000", "--dump-dom", *flags
+    )
+    (result,) = re.findall('data-result="(.*?)"', dom)
+    return unescape(result)
+
+
+def test_the_pages_policy_lets_its_script_run(browser: str, whole: Run, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write_html(run_document(whole), page)
+    dom = visit(browser, page, tmp_path / "profile", "--dump-dom")
+    assert dom.count(">Copy</button>") == 1 + len(whole.engines)
+    assert '<div class="choice">' in dom
+    assert re.search(r"<output>awq\+cache at 8: \$0.\d+ per 1M output tokens, TTFT p95 ", dom)
+
+
+CHOOSE = """
+const plot = document.querySelector("figure[data-choice]");
+const line = () => plot.querySelector('[aria-label="limit line"]').getAttribute("transform");
+const field = plot.querySelector("[type=number]");
+const shown = () => plot.querySelector("output").textContent;
+const results = [[shown(), line()]];
+for (const ms of LIMITS) {
+  field.value = ms;
+  field.dispatchEvent(new Event("input"));
+  results.push([shown(), line(), document.querySelectorAll("tr.won").length]);
+}
+top.document.body.dataset.result = JSON.stringify(results);
+"""
+
+
+def test_another_limit_names_the_cheapest_cell_below_it(
+    browser: str, whole: Run, tmp_path: Path
+) -> None:
+    (chart,) = (each for each in nodes(whole, "decision") if isinstance(each, Chart))
+    assert chart.choice is not None
+    cells = chart.choice["cells"]
+    limit = sorted(each["ttft"] for each in cells)[3]
+    best = next(each["name"] for each in cells if each["ttft"] < limit)
+    script = CHOOSE.replace("LIMITS", json.dumps([limit, 0.5]))
+    first, other, none = json.loads(run_in(browser, html(whole), tmp_path, script))
+    assert first[0].startswith("awq+cache at 8: ")
+    assert other[0].startswith(f"{best}: ")
+    assert other[2] >= 1, "its rows are marked"
+    assert none[0].startswith("No configuration qualifies")
+    assert none[2] == 0
+    assert len({first[1], other[1], none[1]}) == 3, "the line moves"
+
+
+SORT = """
+const tables = [...document.querySelectorAll("table[data-sort]")];
+const table = tables.find((each) => each.caption.textContent === "All cells");
+const names = [...table.tHead.rows[0].cells].map((each) => each.firstChild.firstChild.textContent);
+const at = names.indexOf("TTFT p95");
+const rows = () => [...table.tBodies[0].rows].filter((row) => !row.hidden);
+const column = () => rows().map((row) => text(row.cells[at]));
+const button = table.tHead.rows[0].cells[at].querySelector("button");
+button.click();
+const up = column();
+button.click();
+const down = column();
+const filter = table.parentElement.previousElementSibling.querySelector("input");
+filter.value = "awq+CACHE";
+filter.dispatchEvent(new Event("input"));
+top.document.body.dataset.result = JSON.stringify([up, down, column().length]);
+"""
+
+
+def test_cells_are_sorted_and_filtered(browser: str, whole: Run, tmp_path: Path) -> None:
+    up, down, count = json.loads(run_in(browser, html(whole), tmp_path, SORT))
+    figures = [float(each.removesuffix(" ?").replace(",", "")) for each in up[:-1]]
+    assert figures == sorted(figures)
+    assert (up[-1], down[-1]) == ("–", "–"), "the failed cell is last"
+    assert down[:-1] == up[-2::-1]
+    assert (len(up), count) == (25, 5)
+
+
+@pytest.mark.parametrize("scheme", [1, 0], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1280])
 def test_axe_finds_no_barrier(
     browser: str, whole: Run, tmp_path: Path, width: int, scheme: int
 ) -> None:
     """The page with every detail open; its content policy goes, as it forbids axe to run."""
     axe = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text()
-    text = (
-        render_html(run_document(whole))
-        .replace("http-equiv", "data-off")
-        .replace("<details", "<details open")
-    )
     report = (
-        "axe.run().then(({violations}) => {document.body.dataset.axe = 'violations: ' + "
-        "JSON.stringify(violations.map(v => [v.id, v.nodes[0].html]))})"
+        "axe.run().then(({violations}) => {top.document.body.dataset.result = 'violations: ' + "
+        "JSON.stringify([innerWidth, violations.map(v => [v.id, v.nodes[0].html])])})"
     )
-    page = tmp_path / "report.html"
-    page.write_text(
-        text.replace("</body>", f"<script>{axe}</script><script>{report}</script></body>")
-    )
-    dom = visit(
+    found = run_in(
         browser,
-        page,
-        tmp_path / "profile",
-        f"--window-size={width},900",
+        html(whole).replace("<details", "<details open"),
+        tmp_path,
+        f"{axe}</script><script>{report}",
         f"--blink-settings=preferredColorScheme={scheme}",
-        "--virtual-time-budget=20000",
-        "--dump-dom",
+        "--window-size=1400,1000",
+        width=width,
     )
-    assert re.findall('data-axe="(.*?)"', dom) == ["violations: []"]
+    assert found == f"violations: [{width},[]]"

@@ -7,7 +7,7 @@ import pytest
 from whet.core.format import number, percent, plural
 from whet.core.records.summary import Estimate
 from whet.core.redact import clean, one_line
-from whet.report.text import format_time, millinats, short_path, shown
+from whet.report.text import change, format_time, millinats, short_path, shown
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,11 @@ def test_ratio_is_shown_as_a_change() -> None:
     assert shown(0.88, unit="+%").text == "-12.0%"
 
 
+def test_a_change_that_rounds_to_nothing_is_said_in_words() -> None:
+    assert change(f"{-0.0001:+z.1%}") == "no change"
+    assert change("-10.0%") == "-10.0%"
+
+
 def test_escape_codes_and_direction_overrides_are_replaced() -> None:
     assert clean("a\x1b[31mb\x07\u202ec\x9bd") == "a\ufffd[31mb\ufffd\ufffdc\ufffdd"
     assert clean("lines\n\tstay") == "lines\n\tstay"
@@ -93,7 +98,7 @@ def test_moment() -> None:
     [
         (1.0, 1.0, 1.0, "no change"),
         (0.99999999, 0.9999999, 1.00000001, "no change"),
-        (0.999, 0.9999999, 1.001, "+0.00% (-0.10% … +0.10%)"),
+        (0.999, 0.9999999, 1.001, "no change (-0.10% … +0.10%)"),
         (0.999, 1.006, 1.012, "+0.60% (-0.10% … +1.2%)"),
     ],
 )

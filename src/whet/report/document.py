@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -18,15 +18,11 @@ Tone = Literal["plain", "good", "bad", "warn", "muted", "struck", "strong"]
 _GOOD: Final = ("proved", "pass", "met", "better", "complete", "recommended", "available")
 _BAD: Final = ("contradicted", "fail", "missed", "worse", "failed", "not available here")
 _WARN: Final = ("unproved", "accepted", "unknown", "undecided", "interrupted", "slow", "doubtful")
-_MUTED: Final = ("no difference", "not known here")
 _TONES: Final[dict[str, Tone]] = {
-    "adopted": "good",
-    "misses": "warn",
-    "wrong answers": "bad",
-    **dict.fromkeys(_GOOD, "good"),
-    **dict.fromkeys(_BAD, "bad"),
-    **dict.fromkeys(_WARN, "warn"),
-    **dict.fromkeys(_MUTED, "muted"),
+    **dict.fromkeys((*_GOOD, "adopted"), "good"),
+    **dict.fromkeys((*_BAD, "wrong answers"), "bad"),
+    **dict.fromkeys((*_WARN, "misses"), "warn"),
+    **dict.fromkeys(("no difference", "not known here"), "muted"),
 }
 
 
@@ -111,14 +107,16 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """A chart. ``description`` says what it shows, ``picture`` gives it as Vega-Lite."""
+    """A chart. ``description`` says what it shows, ``picture`` gives it as Vega-Lite.
+
+    ``choice`` has the data of the page's limit: another limit names another cell.
+    """
 
     name: str
     title: str
     description: str
     picture: Callable[[], dict[str, Any]]
-    legend: Sequence[tuple[str, str]] = ()
-    """(series, colour) pairs; the colours are those of ``charts.palette``."""
+    choice: Mapping[str, Any] | None = None
 
     @property
     def file_name(self) -> str:

@@ -12,7 +12,7 @@ from whet.core.records.summary import Estimate
 
 DASH: Final = "–"
 ONE_START: Final = "one start: no verdict"
-_NO_CHANGE: Final = ("+0.0%", "+0.00%")
+_ZEROS: Final = "+0.% …"
 _NO_DISTANCE_NATS: Final = 1e-6
 """Below this a distance is the rounding of log-probabilities, which are float32."""
 
@@ -53,9 +53,14 @@ def shown(value: Estimate | float | None, *, unit: str = "") -> Shown:
     if value.low is not None and value.high is not None:
         interval = f"{_with_unit(value.low, unit)} … {_with_unit(value.high, unit)}"
     text = _with_unit(value.value, unit)
-    if unit == "+%" and {text, *interval.split(" … ")} <= {*_NO_CHANGE, ""}:
-        return Shown(text="no change", sure=value.enough)
+    if unit == "+%":
+        text, interval = change(text), interval if interval.strip(_ZEROS) else ""
     return Shown(text=text, interval=interval, sure=value.enough)
+
+
+def change(signed: str) -> str:
+    """A signed percentage; ``no change`` where it is 0."""
+    return signed if signed.strip(_ZEROS) else "no change"
 
 
 def millinats(nats: Estimate) -> Shown:

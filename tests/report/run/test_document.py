@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +23,7 @@ from tests.report.forms import (
     bullets,
     html,
     markdown,
+    nodes,
     printed,
     table,
 )
@@ -27,8 +32,10 @@ from tests.run_copy import replace
 from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.store import RunStore
+from whet.report.document import Chart
 from whet.report.run.best import best_cell
 from whet.report.run.files import print_decision, write_reports
+from whet.report.run.setup import serve_line
 from whet.report.run.verdict import verdict_section
 from whet.report.writers.markdown import fenced, safe
 
@@ -36,9 +43,15 @@ RUNS = ("whole", "gated", "hostile", "interrupted", "begun")
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_page_holds_no_code_and_loads_nothing(run: str, request: pytest.FixtureRequest) -> None:
+def test_the_page_holds_one_script_and_loads_nothing(
+    run: str, request: pytest.FixtureRequest
+) -> None:
     source = html(request.getfixturevalue(run))
     assert len(source.encode()) < 3_000_000
+    (script,) = re.findall(r"<script>(.*?)</script>", source, re.S)
+    assert source.count("<script") == 1
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; script-src 'sha256-{digest}';" in source
     for tag, attributes in Page(source).tags:
         assert tag in ALLOWED_TAGS
         for name, value in attributes.items():
@@ -53,7 +66,7 @@ def test_the_page_holds_no_code_and_loads_nothing(run: str, request: pytest.Fixt
 
 def test_hostile_text_is_shown_as_text_in_every_form(hostile: Run) -> None:
     source = html(hostile)
-    assert "<script" not in source
+    assert source.count("<script") == 1
     words = "".join(Page(source).words)
     assert words.count(SCRIPT) > 20
     assert "{{ 7*7 }}" in words
@@ -192,12 +205,14 @@ def test_the_headline_says_how_sure_it_is(whole: Run) -> None:
 
 def test_the_tested_differences_say_what_would_have_shown(whole: Run) -> None:
     page = markdown(whole)
-    assert "1 comparison with fp16: were all alike" in page
-    assert "would have shown" not in page, "it is distinguished"
+    assert "1 comparison with fp16: at most a 5% chance" in page
+    assert "would show" not in page.partition("## Decision matrix")[0], "it is distinguished"
     assert whole.decision is not None
     (change,) = whole.decision.differences
     alike = replace(whole.decision, differences=(replace(change, different=False),))
-    assert "not distinguished, 6.0% would have shown" in markdown(replace(whole, decision=alike))
+    assert "not distinguished: these starts would show 6.0%" in markdown(
+        replace(whole, decision=alike)
+    )
 
 
 def test_a_decision_alone_can_be_printed(whole: Run) -> None:
@@ -234,6 +249,8 @@ def test_parquet_has_every_request(whole: Run, tmp_path: Path) -> None:
 def test_a_run_of_one_cell_is_drawn(whole: Run) -> None:
     run = replace(whole, cells=whole.cells[:1], variants=("fp16",))
     assert html(run).count("<figure") >= 4
+    single = html(replace(run, loads=(Load.at(1),)))
+    assert single.count("<figure") == 1, "a single load makes no curve"
 
 
 def test_a_report_can_be_written_again_from_disk(whole: Run, tmp_path: Path) -> None:
@@ -248,6 +265,87 @@ def test_the_cells_table_has_figures_with_their_intervals(whole: Run) -> None:
     matrix = table(whole, "matrix", f"Cheapest variant that qualifies on {whole.tier}")
     assert matrix
     assert any("excluded:" in line for line in bullets(whole, "best"))
+
+
+def test_equal_rows_and_columns_of_the_matrix_are_one(whole: Run) -> None:
+    """Three targets and three tolerances; the cells of a target do not depend on the tolerance."""
+    assert whole.decision is not None
+    caption = f"Cheapest variant that qualifies on {whole.tier}"
+    rows = table(whole, "matrix", caption)
+    assert {name: len(cells) for name, cells in rows.items()} == {
+        "TTFT < 200 ms": 1,
+        "TTFT < 500 ms": 1,
+        "TTFT < 1 s": 1,
+    }
+    entries = [replace(whole.decision.matrix[0], ttft_target_ms=t) for t in (200.0, 500.0, 1000.0)]
+    decision = replace(whole.decision, matrix=tuple(entries))
+    run = replace(whole, decision=decision)
+    assert list(table(run, "matrix", caption)) == ["TTFT < 200 ms, TTFT < 500 ms, TTFT < 1 s"]
+    (row,) = re.findall(r"<tbody>(.*?)</tbody>", html(run).partition('id="matrix"')[2], re.S)[:1]
+    assert "good" in row, "the recommended cell is marked in the row of all"
+
+
+def test_a_serve_line_is_short_and_has_the_variables_of_the_spec(
+    whole: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = f'--served-model-name m --speculative-config \'{{"model": "{tmp_path}/draft"}}\''
+    own = replace(whole.engines["awq"].variant, env=(("VLLM_CPU_KVCACHE_SPACE", "1 2"),))
+    for program in ("openai.api_server --model", "cli.main serve"):
+        line = f"HF_HUB_OFFLINE=1 LD_PRELOAD=/x '{tmp_path}/my venv/python' -m vllm.entrypoints"
+        line += f".{program} {tmp_path}/models/awq {flags}"
+        engine = replace(whole.engines["awq"], variant=own, serve_line=line)
+        code = serve_line(replace(whole, engines={"awq": engine}), "awq")
+        assert (code.language, code.text) == (
+            "sh",
+            "VLLM_CPU_KVCACHE_SPACE='1 2' vllm serve models/awq --served-model-name m "
+            '--speculative-config \'{"model": "draft"}\'',
+        )
+    other = f"python -m sglang.launch_server --model-path /mnt{tmp_path}/models/awq"
+    engine = replace(engine, serve_line=other)
+    assert serve_line(replace(whole, engines={"awq": engine}), "awq").text == other
+
+
+def choice_of(run: Run) -> Mapping[str, Any] | None:
+    (chart,) = (each for each in nodes(run, "decision") if isinstance(each, Chart))
+    return chart.choice
+
+
+def test_the_page_may_choose_among_cells_that_miss_nothing_but_the_first_token(whole: Run) -> None:
+    data = choice_of(whole)
+    assert data is not None
+    assert whole.spec is not None
+    assert data["limit"] == whole.spec.objective.recommend_ttft_ms
+    assert data["decided"] == "awq+cache at 8"
+    names = [each["name"] for each in data["cells"]]
+    assert "awq+cache at 32" in names, "it misses TTFT p95"
+    assert not [name for name in names if name.startswith("awq+draft at")], "its quality fails"
+    assert "awq+cache at 16" not in names, "its evidence contradicts it"
+    costs = [float(each["usd"].removeprefix("$")) for each in data["cells"]]
+    assert costs == sorted(costs)
+    assert data["ends"][0] < min(each["ttft"] for each in data["cells"])
+    assert data["ends"][1] > data["limit"]
+
+
+def test_there_is_nothing_to_choose_without_a_decision(whole: Run, interrupted: Run) -> None:
+    assert choice_of(interrupted) is None
+    assert whole.decision is not None
+    nothing = replace(whole, decision=replace(whole.decision, recommendation=None))
+    data = choice_of(nothing)
+    assert data is not None
+    assert data["decided"] is None
+
+
+def test_a_caption_that_repeats_its_heading_is_for_screen_readers(whole: Run) -> None:
+    source = html(whole)
+    assert '<caption class="heard">Start-up times</caption>' in source
+    assert "<caption>Perplexity on held-out text</caption>" in source
+
+
+def test_the_page_explains_itself(whole: Run) -> None:
+    source = html(whole)
+    assert '<a href="#reading">How to read this</a>' in source
+    assert "docs/reading.md" in source
 
 
 def test_names_from_outside_stay_in_the_folder_and_out_of_the_drawing(

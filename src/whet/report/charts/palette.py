@@ -22,6 +22,8 @@ _COLOURS: Final = (
     ("#7a5230", "#cfa27c"),
 )
 _SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
+CROSSED: Final = "M-.6-1L0-.4.6-1 1-.6.4 0 1 .6.6 1 0 .4-.6 1-1 .6-.4 0-1-.6Z"
+"""The mark of what is excluded, an SVG path: ×."""
 QUIET: Final = "#fe00ff"
 INK: Final = "#fe00fe"
 GRID: Final = "#fe00fd"
@@ -34,28 +36,23 @@ _FIXED: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """How one series is drawn: a placeholder colour, a marker and a dash."""
+    """How one series is drawn: a placeholder colour and a marker."""
 
     colour: str
     shape: str
-    dash: tuple[int, ...]
 
 
 def looks(
     names: Sequence[str], baseline: str | None = None, named: Collection[str] | None = None
 ) -> dict[str, Look]:
     """A look for each name, the baseline in the neutral ink; with ``named`` all others are grey."""
-    quiet = Look(colour=QUIET, shape="circle", dash=())
-    result = dict.fromkeys(names, quiet)
+    result = dict.fromkeys(names, Look(colour=QUIET, shape="circle"))
     shown = [name for name in names if named is None or name in named]
     if baseline in result and baseline is not None:
-        result[baseline] = Look(colour=placeholder(0), shape="circle", dash=())
+        result[baseline] = Look(colour=placeholder(0), shape="circle")
     for at, name in enumerate(name for name in shown if name != baseline):
-        result[name] = Look(
-            colour=placeholder(at % (len(_COLOURS) - 1) + 1),
-            shape=_SHAPES[(at + 1) % len(_SHAPES)],
-            dash=((), (7, 3), (2, 3))[at // (len(_COLOURS) - 1) % 3],
-        )
+        colour = placeholder(at % (len(_COLOURS) - 1) + 1)
+        result[name] = Look(colour=colour, shape=_SHAPES[(at + 1) % len(_SHAPES)])
     return result
 
 

@@ -12,6 +12,7 @@ from subprocess import DEVNULL, PIPE
 from typing import Final
 from xml.etree import ElementTree
 
+from whet.core.redact import one_line
 from whet.report.charts.palette import variables
 from whet.report.document import Chart
 
@@ -31,8 +32,9 @@ _UNSAFE: Final = {"script", "foreignobject", "image", "a", "iframe", "style"}
 
 
 def svg_of(chart: Chart) -> str:
-    """The chart as an SVG element whose colours are CSS variables (``style_sheet``)."""
-    return _convert(json.dumps(chart.picture()))
+    """The chart with its title as an SVG element of CSS colours (``style_sheet``)."""
+    title = {"text": one_line(chart.title), "subtitle": one_line(chart.description)}
+    return _convert(json.dumps({"title": title, **chart.picture()}))
 
 
 @cache
@@ -74,10 +76,7 @@ def _drawer() -> subprocess.Popen[str]:
 
 @cache
 def _warn() -> None:
-    print(
-        "warning: charts are left out: the chart library cannot run here; raise ulimit -v",
-        file=sys.stderr,
-    )
+    print("warning: charts are left out: raise ulimit -v for the chart library", file=sys.stderr)
 
 
 def _require_passive(text: str) -> None:

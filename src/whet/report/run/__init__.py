@@ -42,6 +42,5 @@ def run_document(run: Run) -> Document:
 
 def _sections(run: Run) -> Iterator[Section]:
     for module in section_modules():
-        section = module.build(run)
-        if section is not None:
+        if (section := module.build(run)) is not None:
             yield section

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 from whet.core.format import percent, plural
 from whet.core.records.decision import Decision, Recommendation
@@ -28,13 +29,8 @@ from whet.report.document import (
     table,
     text_cell,
 )
-from whet.report.run.common import (
-    is_win,
-    load_title,
-    target_words,
-    tolerance_words,
-)
-from whet.report.text import shown
+from whet.report.run.common import is_win, load_title, target_words, tolerance_words
+from whet.report.text import change, shown
 
 ORDER = 15
 _RANKS = ("recommended", "qualifies", "misses", "excluded")
@@ -77,8 +73,8 @@ def _compared(decision: Decision) -> str:
     tested = decision.differences
     if not any(each.ratio.low is not None for each in tested):
         return ""
-    compared = f"{plural(len(tested), 'comparison')} with {tested[0].reference}"
-    return f"{compared}: were all alike, one would differ in at most 5% of runs."
+    count = f"{plural(len(tested), 'comparison')} with {tested[0].reference}"
+    return f"{count}: at most a 5% chance that any shows a difference by luck alone."
 
 
 def _fresh(cells: list[CellSummary]) -> str:
@@ -95,20 +91,16 @@ def _fresh(cells: list[CellSummary]) -> str:
 def best_cell(run: Run, variant: str) -> CellSummary | None:
     """The recommended cell, else the cheapest of those with the best status."""
     cells = [
-        cell
+        (_rank(run, cell), cell.cost_per_1m_tokens.value, cell)
         for cell in run.cells
         if cell.variant == variant and cell.status == "complete" and cell.cost_per_1m_tokens
     ]
-    return min(cells, key=lambda cell: (_rank(run, cell), _usd(cell)), default=None)
+    return min(cells, key=itemgetter(0, 1), default=(0, 0.0, None))[2]
 
 
 def _rank(run: Run, cell: CellSummary) -> int:
     decided = run.decided(variant=cell.variant, point=cell.load)
     return _RANKS.index(decided.status) if decided else len(_RANKS)
-
-
-def _usd(cell: CellSummary) -> float:
-    return cell.cost_per_1m_tokens.value if cell.cost_per_1m_tokens else float("inf")
 
 
 def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:
@@ -142,15 +134,15 @@ def _row(run: Run, decision: Decision, cell: CellSummary) -> Row:
 def _against(decision: Decision, cell: CellSummary) -> Cell:
     """The change of cost against the default's that was tested; a dash where none was."""
     place = cell.variant, cell.load
-    change = next((x for x in decision.differences if (x.candidate, x.load) == place), None)
-    if change is None:
+    test = next((x for x in decision.differences if (x.candidate, x.load) == place), None)
+    if test is None:
         return text_cell(None)
-    cost = change.ratio.mapped(lambda ratio: 1 / ratio, falling=True)
-    ends = "" if cost.low is None or cost.high is None else shown(cost, unit="+%").interval
-    word = "" if change.different else "not distinguished"
-    if word and change.detectable is not None:
-        word += f", {percent(change.detectable)} would have shown"
-    return Cell(text=f"{cost.value - 1:+.1%}", detail="; ".join(filter(None, (ends, word))))
+    cost = test.ratio.mapped(lambda ratio: 1 / ratio, falling=True)
+    word = "" if test.different else "not distinguished"
+    if word and test.detectable is not None:
+        word += f": these starts would show {percent(test.detectable)}"
+    details = filter(None, (shown(cost, unit="+%").interval, word))
+    return Cell(text=change(f"{cost.value - 1:+z.1%}"), detail="; ".join(details))
 
 
 def exclusion_nodes(decision: Decision) -> list[Node]:

@@ -70,12 +70,11 @@ def build(run: Run) -> Section | None:
     """The table of all cells and what to know before comparing its figures with others."""
     if not run.cells:
         return None
-    title = load_title(run.loads)
     cells = table(
         "All cells",
         [
             "config",
-            *figure_columns(title if title == "load" else ("batch", title)),
+            *figure_columns(load_title(run.loads)),
             *map(_column, metrics_in("cells")),
             "status",
             Column(name="evidence", drop=7),
@@ -88,10 +87,9 @@ def build(run: Run) -> Section | None:
         ],
     )
     unfinished = run.decision is None
-    nodes: list[Node] = [
-        cells if unfinished else Folded(summary=plural(len(run.cells), "cell"), nodes=[cells]),
-        Bullets(items=list(_notes(run)), tone="muted"),
-    ]
+    words = f"Show {plural(len(run.cells), 'cell')}"
+    whole: Node = cells if unfinished else Folded(summary=words, nodes=[cells])
+    nodes = [whole, Bullets(items=list(_notes(run)), tone="muted")]
     return Section(id="cells", title="All cells", group="Speed", nodes=nodes, on_console=unfinished)
 
 
@@ -118,16 +116,12 @@ def _row(run: Run, variant: str, point: Load) -> Row:
 
 def _notes(run: Run) -> Iterator[str]:
     """What a reader must know before comparing these figures with others."""
-    yield from _failures(run)
+    for cell in run.cells:
+        if cell.status != "complete":
+            why = cell.failure or f"the cell is {cell.status}"
+            yield f"{cell.variant} at {cell.load}: {cell.status}: {why}"
     kinds = {cell.memory_kind for cell in run.cells}
     if "resident" in kinds:
         yield "Memory is resident memory on the CPU, not device memory."
     elif kinds:
         yield "Memory is device memory of the server's process tree under load."
-
-
-def _failures(run: Run) -> Iterator[str]:
-    for cell in run.cells:
-        if cell.status != "complete":
-            why = cell.failure or f"the cell is {cell.status}"
-            yield f"{cell.variant} at {cell.load}: {cell.status}: {why}"

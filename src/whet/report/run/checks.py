@@ -28,11 +28,7 @@ from whet.report.document import (
     table,
     verdict_cell,
 )
-from whet.report.run.quality import (
-    distance_figures,
-    merge_duplicates,
-    quality_records,
-)
+from whet.report.run.quality import distance_figures, merge_duplicates, quality_records
 from whet.report.text import millinats
 
 ORDER = 92

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from whet.core.load import Load
@@ -11,7 +12,7 @@ from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
-from whet.report.charts.palette import Look, looks
+from whet.report.charts.palette import CROSSED, Look, looks
 from whet.report.charts.plots import Point
 
 UNPROVED: Final = ("contradicted", "unproved")
@@ -25,21 +26,21 @@ def load_title(points: Iterable[Load]) -> str:
     return "load" if any(point.is_open for point in points) else "concurrency"
 
 
+def series_of(run: Run, name: str) -> str:
+    """A variant's name in charts; one that is excluded says so."""
+    return f"{name} (excluded)" if run.is_excluded(name) else name
+
+
 def looks_of(run: Run) -> dict[str, Look]:
-    """Each variant's look in every chart of this run."""
+    """The look of each variant's series in every chart of this run, excluded ones crossed."""
     names = None
     if len(run.variants) > _MANY:
         entries = run.decision.matrix if run.decision else ()
         names = [*run.variants[: _MANY // 2], *(each.variant for each in entries if each.variant)]
-    return looks(run.variants, run.baseline, names)
-
-
-def legend_of(run: Run) -> list[tuple[str, str]]:
-    """(variant, colour) pairs; excluded variants say so."""
-    return [
-        (f"{name} (excluded)" if run.is_excluded(name) else name, look.colour)
-        for name, look in looks_of(run).items()
-    ]
+    return {
+        series_of(run, name): replace(look, shape=CROSSED) if run.is_excluded(name) else look
+        for name, look in looks(run.variants, run.baseline, names).items()
+    }
 
 
 def weights_size(run: Run, name: str) -> tuple[int, float | None] | None:
@@ -68,7 +69,7 @@ def point(run: Run, cell: CellSummary, x: float | str, y: Estimate, words: str) 
     place = (cell.variant, cell.load)
     why = "" if counts(run, cell) else ", excluded"
     return Point(
-        series=cell.variant,
+        series=series_of(run, cell.variant),
         x=x,
         y=y.value,
         low=y.low,

@@ -8,9 +8,10 @@ from dataclasses import replace
 from whet.core.format import plural
 from whet.core.records.decision import Decision, Recommendation
 from whet.core.run import Run
-from whet.report.document import Bullets, Code, Fact, Facts, Node, Paragraph, Section
+from whet.report.document import Bullets, Fact, Facts, Node, Paragraph, Section
 from whet.report.run.load import cost_charts
 from whet.report.run.payback import payback
+from whet.report.run.setup import serve_line
 from whet.report.run.verdict import verdict_section
 from whet.report.text import Shown, shown
 
@@ -31,7 +32,7 @@ def build(run: Run) -> Section:
     lead, *points = section.nodes
     nodes = [lead, *tiles, *points, *cost_charts(run), *_invalid(run)]
     if chosen is not None and chosen.variant in run.engines:
-        nodes.append(Code(text=run.engines[chosen.variant].serve_line, language="sh"))
+        nodes.append(serve_line(run, chosen.variant))
     return replace(section, nodes=nodes)
 
 

@@ -9,15 +9,7 @@ from whet.core.records.decision import LeverEffect
 from whet.core.records.summary import Estimate
 from whet.core.run import Run
 from whet.metrics import metrics_in
-from whet.report.document import (
-    Folded,
-    Node,
-    Paragraph,
-    Section,
-    Table,
-    figure_columns,
-    table,
-)
+from whet.report.document import Folded, Node, Paragraph, Section, Table, figure_columns, table
 from whet.report.run.common import load_title
 
 ORDER = 50
@@ -29,8 +21,8 @@ def build(run: Run) -> Section | None:
     if view is None or not view.effects:
         return None
     note = (
-        "The variant with the lever over the one without it, at the same load; above 1 is better, "
-        "of latencies too. Exploratory: each interval is for its ratio alone."
+        "The variant with the lever over the one without it, at the same load. Above 1 is better, "
+        "for latencies too. Only the recommendation was tested; these ratios are to explore with."
     )
     nodes: list[Node] = [Paragraph(text=note, tone="muted")]
     for metric in metrics_in("changes"):
@@ -39,14 +31,14 @@ def build(run: Run) -> Section | None:
         if effects:
             made = _table(f"{title}: effect of one lever", effects)
             is_first = metric.name == "tps_mean"
-            nodes.append(Folded(summary=f"{title}: every ratio", nodes=[made], is_open=is_first))
+            nodes.append(Folded(summary=made.caption, nodes=[made], is_open=is_first))
     return Section(id="levers", title="What each lever brings", group="Speed", nodes=nodes)
 
 
 def _table(caption: str, effects: Sequence[LeverEffect]) -> Table:
     """A line for each lever and context, those with the fewest companions first."""
     sizes = sorted({item.load for item in effects})
-    unit = "" if load_title(sizes) == "load" else "concurrency"
+    unit = load_title(sizes).removeprefix("load")
     lines: dict[tuple[str, tuple[str, ...]], dict[Load, Estimate]] = {}
     for item in effects:
         cells = lines.setdefault((item.lever, item.context), {})

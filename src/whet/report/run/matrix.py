@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Final
 
 from whet.core.format import plural
 from whet.core.records.decision import Decision, MatrixEntry
@@ -13,6 +15,7 @@ from whet.report.run.verdict import costs_less
 from whet.report.text import DASH, shown
 
 ORDER = 20
+_CHOSEN: Final = ("good", "strong")
 
 
 def build(run: Run) -> Section | None:
@@ -33,20 +36,30 @@ def matrix_section(decision: Decision) -> Section:
 
 
 def _tables(decision: Decision) -> Iterator[Table]:
-    entries = {(e.tier, e.ttft_target_ms, e.quality_tolerance): e for e in decision.matrix}
     for tier in dict.fromkeys(entry.tier for entry in decision.matrix):
         own = [entry for entry in decision.matrix if entry.tier == tier]
+        entries = {(e.ttft_target_ms, e.quality_tolerance): e for e in own}
         targets = sorted({entry.ttft_target_ms for entry in own})
         tolerances = sorted({entry.quality_tolerance for entry in own})
-        rows = [
-            [
-                target_words(target),
-                *(_entry(entries.get((tier, target, t)), decision) for t in tolerances),
-            ]
-            for target in targets
-        ]
-        heads = ["your objective", *map(tolerance_words, tolerances)]
-        yield table(f"Cheapest variant that qualifies on {tier}", heads, rows)
+        rows = _merged(
+            (target_words(x), [_entry(entries.get((x, each)), decision) for each in tolerances])
+            for x in targets
+        )
+        cells = zip(*(line for _, line in rows), strict=True)
+        columns = _merged(zip(map(tolerance_words, tolerances), cells, strict=True))
+        heads = ["your objective", *(head for head, _ in columns)]
+        lines = zip((head for head, _ in rows), *(line for _, line in columns), strict=True)
+        yield table(f"Cheapest variant that qualifies on {tier}", heads, lines)
+
+
+def _merged(lines: Iterable[tuple[str, Sequence[Cell]]]) -> list[tuple[str, Sequence[Cell]]]:
+    """Return neighbouring lines of the same words as one; the recommended cell's tone stays."""
+    merged: list[tuple[str, Sequence[Cell]]] = []
+    for _, group in groupby(lines, key=lambda line: [(x.text, x.detail) for x in line[1]]):
+        heads, same = zip(*group, strict=True)
+        cells = [max(each, key=lambda x: x.tone in _CHOSEN) for each in zip(*same, strict=True)]
+        merged.append((", ".join(heads), cells))
+    return merged
 
 
 def _entry(entry: MatrixEntry | None, decision: Decision) -> Cell:

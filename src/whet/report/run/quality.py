@@ -59,7 +59,10 @@ def quality_nodes(records: Sequence[QualityRecord]) -> list[Node]:
     if reasons:
         nodes.append(Bullets(items=[f"{names}: {words}" for names, words in reasons]))
     if any(record.tasks for record in records):
-        nodes += [Heading(text="Tasks"), task_table({each.variant: each.tasks for each in records})]
+        nodes += [
+            Heading(text="Task scores"),
+            task_table({each.variant: each.tasks for each in records}),
+        ]
     return nodes
 
 

@@ -8,12 +8,7 @@ from whet.core.format import number, percent, plural
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration
-from whet.report.document import (
-    Heading,
-    Node,
-    Paragraph,
-    Section,
-)
+from whet.report.document import Heading, Node, Paragraph, Section
 from whet.report.text import short_path
 
 ORDER = 100

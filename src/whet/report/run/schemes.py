@@ -13,15 +13,7 @@ from whet.core.records.engine import Variant
 from whet.core.records.quality import QualityRecord
 from whet.core.run import Run
 from whet.core.units import human_bytes, human_duration
-from whet.report.document import (
-    Cell,
-    Column,
-    Paragraph,
-    Section,
-    figure_cell,
-    table,
-    text_cell,
-)
+from whet.report.document import Cell, Column, Paragraph, Section, figure_cell, table, text_cell
 from whet.report.run.common import UNPROVED, quantized_of, weights_size
 from whet.report.run.quality import distance_figures, flips_words
 from whet.report.text import DASH

@@ -26,6 +26,7 @@ from whet.report.document import (
 )
 from whet.report.run.best import best_cell
 from whet.report.run.live import live_columns, live_figures
+from whet.report.text import change
 
 ORDER = 45
 _MOST: Final = 15
@@ -84,7 +85,7 @@ def _row(run: Run, item: Tried) -> Iterator[object]:
 
 def _saving(ratio: float | None) -> str | None:
     """The change of cost, as in the table of the best, from the other's cost ÷ the own."""
-    return None if ratio is None else f"{1 / ratio - 1:+.1%}"
+    return None if ratio is None else change(f"{1 / ratio - 1:+z.1%}")
 
 
 def _record_nodes(record: SearchRecord) -> Iterator[Node]:

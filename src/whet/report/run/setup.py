@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from whet.core.format import number, plural
 from whet.core.quote import shell_word
 from whet.core.run import Run
 from whet.core.units import human_bytes
-from whet.report.document import (
-    Bullets,
-    Code,
-    Folded,
-    Heading,
-    Node,
-    Paragraph,
-    Section,
-)
+from whet.report.document import Bullets, Code, Folded, Heading, Node, Paragraph, Section
 from whet.report.text import short_path
 
 ORDER = 110
+_PROGRAM: Final = re.compile(
+    r"\S+ -m vllm\.entrypoints\.(?:openai\.api_server --model|cli\.main serve) "
+)
 
 
 def build(run: Run) -> Section:
@@ -33,18 +31,29 @@ def build(run: Run) -> Section:
 
 
 def _serve_lines(run: Run) -> Iterator[Node]:
-    engines = list(run.engines.values())
-    first = engines[0].env if engines else ()
-    common = [pair for pair in first if all(pair in engine.env for engine in engines)]
+    lists = [engine.env for engine in run.engines.values()]
+    common = [pair for pair in next(iter(lists), ()) if all(pair in env for env in lists)]
     if common:
         env = " ".join(f"{key}={shell_word(value)}" for key, value in common)
         yield Paragraph(text="Set for every server while it was measured:", tone="muted")
-        yield Code(text=env, language="sh")
+        yield Code(text=env)
     for name in run.variants:
         if name in run.engines:
             excluded = " (excluded, do not deploy)" if run.is_excluded(name) else ""
-            line = Code(text=run.engines[name].serve_line, language="sh")
-            yield Folded(summary=f"Serve line of {name}{excluded}", nodes=[line], is_open=True)
+            yield Folded(summary=f"Serve line of {name}{excluded}", nodes=[serve_line(run, name)])
+
+
+def serve_line(run: Run, name: str) -> Code:
+    """Return a variant's command: ``vllm serve``, after the variables of the spec alone.
+
+    Folders below the current one are relative to it.
+    """
+    engine = run.engines[name]
+    line = re.sub(rf"(?<![\w./-]){re.escape(f'{Path.cwd()}/')}", "", engine.serve_line)
+    if (program := _PROGRAM.search(line)) is not None:
+        own = "".join(f"{key}={shell_word(value)} " for key, value in engine.variant.env)
+        line = f"{own}vllm serve {line[program.end() :]}"
+    return Code(text=line, language="sh")
 
 
 def _models(run: Run) -> Iterator[str]:

@@ -9,16 +9,7 @@ from whet.core.records.speculation_map import SpeculationMap, SpeculationPoint
 from whet.core.records.summary import Estimate
 from whet.core.redact import one_line
 from whet.core.run import Run
-from whet.report.document import (
-    Bullets,
-    Cell,
-    Column,
-    Node,
-    Section,
-    figure_cell,
-    table,
-    text_cell,
-)
+from whet.report.document import Bullets, Cell, Column, Node, Section, figure_cell, table, text_cell
 from whet.report.text import ONE_START
 
 ORDER = 25

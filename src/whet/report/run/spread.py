@@ -44,5 +44,5 @@ def _table(spread: Spreads) -> Folded:
             for name in names
         ],
     )
-    words = f"{title}: {percent(spread.pooled)} within a round, over all cells"
+    words = f"{title} varies by {percent(spread.pooled)} from one start to the next"
     return Folded(summary=words, nodes=[made])

@@ -10,14 +10,12 @@ ORDER = 5
 
 def build(run: Run) -> Section | None:
     """Warnings that come before every figure."""
-    nodes: list[Node] = []
-    if run.about_testbed:
-        nodes.append(Paragraph(text=run.about_testbed, tone="warn"))
-    if run.missing:
-        nodes.append(Bullets(items=run.missing, tone="warn"))
+    about, missing = run.about_testbed, run.missing
+    nodes: list[Node] = [Paragraph(text=about, tone="warn")] if about else []
+    nodes += [Bullets(items=missing, tone="warn")] if missing else []
     if not nodes:
         return None
-    title = "This run is incomplete" if run.missing else "The target is a testbed"
+    title = "This run is incomplete" if missing else "The target is a testbed"
     return Section(
         id="status", title=title, group="Decision", nodes=nodes, tone="warn", on_console=True
     )

@@ -1,8 +1,10 @@
-"""One HTML file without script or request; every foreign string is escaped."""
+"""One HTML file with one script of ours and no request; every foreign string is escaped."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +14,8 @@ from markupsafe import Markup
 from whet._version import __version__
 from whet.core.redact import clean
 from whet.core.store import write_atomic
-from whet.report.charts.palette import variables
 from whet.report.charts.svg import style_sheet, svg_of
-from whet.report.document import Chart, Document, Section
+from whet.report.document import Document, Section
 
 _TEMPLATES: Final = Path(__file__).parent.parent / "templates"
 
@@ -37,6 +38,7 @@ def render_section(section: Section) -> str:
 
 @cache
 def _environment() -> Environment:
+    script = (_TEMPLATES / "document.js").read_bytes()
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -46,15 +48,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(
-        svg=_svg,
-        colour_variable=lambda colour: f"var(--{variables()[colour][0]})",
+        svg=lambda chart: Markup(svg_of(chart)),
         kind_of=lambda node: type(node).__name__,
+        script=Markup(script.decode()),
+        script_hash=b64encode(sha256(script).digest()).decode(),
     )
     return environment
-
-
-def _svg(chart: Chart) -> Markup:
-    return Markup(svg_of(chart))
 
 
 def _finalize(value: Any) -> Any:

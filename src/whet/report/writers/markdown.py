@@ -88,7 +88,8 @@ def _node(node: Node) -> Iterator[str]:
         case Table():
             yield from _table(node)
         case Chart():
-            yield f"![{safe(node.title)}. {safe(node.description)}]({CHARTS}/{node.file_name})"
+            alt = safe(f"{node.title}. {node.description}".strip())
+            yield f"![{alt}]({CHARTS}/{node.file_name})"
         case Code(text=text, language=language):
             yield fenced(text, language)
         case Folded(summary=summary, nodes=nodes):
