@@ -63,7 +63,7 @@ def test_one_start_of_each_gives_no_interval_and_says_so(
     said, root = ran(whet, tmp_path, load={"order": order, "trials": 1, "confirm": False})
     assert said.code == 0, said.err
     assert_reported(root)
-    sentence = "one start of each configuration gives no interval; set load.trials to 2 or more"
+    sentence = "One start of each configuration gives no interval; set load.trials to 2 or more"
     assert sentence in (root / "report.md").read_text()
     decision = Run.read(root).decision
     assert decision is not None

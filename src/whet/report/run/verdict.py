@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from operator import neg
 
 from whet.core.format import percent, plural
@@ -31,14 +31,21 @@ def verdict_section(decision: Decision, run: Run | None = None) -> Section:
         ("warn", [*decision.limits, *cautions]),
         ("muted", list(_left_out(decision, run))),
     )
+    names = {cell.variant for cell in decision.cells}
     nodes: list[Node] = [Paragraph(text=" ".join(_price(chosen, run)))]
     nodes += [
-        Bullets(items=[f"{each[:1].upper()}{each[1:]}" for each in items], tone=tone)
+        Bullets(items=[_sentence(each, names) for each in items], tone=tone)
         for tone, items in points
         if items
     ]
     look: Tone = "warn" if decision.limits else "good" if is_win(decision) else "plain"
     return _section(title(decision), nodes, look)
+
+
+def _sentence(words: str, names: Collection[str]) -> str:
+    """Begin with a capital, unless the first word is a configuration's name."""
+    first = words.split(" ", 1)[0].rstrip(",:;")
+    return words if first in names else words[:1].upper() + words[1:]
 
 
 def _section(words: str, nodes: list[Node], tone: Tone) -> Section:
@@ -161,7 +168,7 @@ def costs_less(chosen: Recommendation | MatrixEntry, reference: str) -> str:
     """
     saving, change = chosen.saving, chosen.difference
     if saving is None:
-        return f"{reference} does not meet the limits, so there is no saving to state"
+        return f"no saving to state, since {reference} does not meet the limits"
     bounds = [end for end in (saving.low, saving.high) if end is not None]
     shown_ = (len(bounds) == 2 and min(bounds) > 0) if change is None else change.different
     if shown_ and saving.value > 0:
