@@ -15,7 +15,7 @@ def build(run: Run) -> Section | None:
     nodes += [Bullets(items=missing, tone="warn")] if missing else []
     if not nodes:
         return None
-    title = "This run is incomplete" if missing else "The target is a testbed"
+    title = "This run is incomplete" if missing else "A synthetic model"
     return Section(
         id="status", title=title, group="Decision", nodes=nodes, tone="warn", on_console=True
     )
