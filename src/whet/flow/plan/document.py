@@ -21,8 +21,10 @@ def plan_section(plan: Plan, model: str, *, every: bool = False) -> Section:
     rated = () if plan.rate is None else ("all GPUs", "$/month")
     columns: list[Column | str] = [
         *("GPUs", "variant"),
-        *figure_columns("in flight", "req/s", "TTFT", "TPOT", "$/1M", *rated),
-        "limited by",
+        *figure_columns("in flight"),
+        Column(name="req/s", figure=True, drop=2),
+        *figure_columns("TTFT", "TPOT", "$/1M", *rated),
+        Column(name="limited by", drop=1),
     ]
     fitting = [each for each in plan.predictions if each.latencies]
     meeting = [each for each in fitting if each.missed is None or plan.sizes]
