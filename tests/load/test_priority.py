@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from whet.load.priority import client_first, may_restore
+from whet.load.quiet import client_first, may_restore
 
 THREADS = """
 import subprocess, sys, threading, time
@@ -26,7 +26,7 @@ for line in sys.stdin:
 AS_USER = """
 import os, subprocess, sys, threading
 from pathlib import Path
-from whet.load.priority import client_first, may_restore
+from whet.load.quiet import client_first, may_restore
 ordinary, nice = {"user": 65534} if os.getuid() == 0 else {}, sys.argv[1]
 server = subprocess.Popen(["sleep", "60"], start_new_session=True, **ordinary)
 group = Path(f"/proc/{server.pid}/autogroup")

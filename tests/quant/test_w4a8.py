@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from whet.checkpoint import read_facts
-from whet.checkpoint.claim import read_claim, with_activations
+from whet.checkpoint.stored import read_claim, with_activations
 from whet.core.records.model import StoredWeights
 from whet.core.spec import RecipeSpec
 from whet.demo import pair_paths

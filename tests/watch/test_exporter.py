@@ -8,7 +8,6 @@ import pytest
 
 from tests.watch.traffic import Deployment, Truth, simulated_references
 from whet.client.counters import parse_counters
-from whet.core import counters
 from whet.core.errors import UsageError
 from whet.engines.process import free_port
 from whet.watch.causes import CAUSES
@@ -27,7 +26,7 @@ def page(listen: str) -> str:
         return text
 
 
-def test_the_page_has_every_cause_and_the_names_of_common_snippets(listen: str) -> None:
+def test_the_page_has_every_cause_and_the_signals(listen: str) -> None:
     references, deployment = simulated_references(), Deployment(np.random.default_rng(0))
     state = WatchState(run="r", variant="v")
     with closing(Exporter(listen, 60.0)) as exporter:
@@ -35,14 +34,9 @@ def test_the_page_has_every_cause_and_the_names_of_common_snippets(listen: str) 
             truth = Truth(waiting=50.0) if period else Truth()
             done = advance(state, look := deployment.observe(period, truth), references)
             state = done.state
-            exporter.show(look, done, drafted=4, dropped=0)
+            exporter.show(look, done, dropped=0)
         text = page(listen)
     values = dict(parse_counters(text))
-    assert values["llm_inference_tokens_per_second"] == pytest.approx(
-        (done.window.rise(counters.GENERATED) or -60) / 60 if done.window else -1
-    )
-    assert 0.6 < values["llm_spec_decode_acceptance_rate"] < 0.8
-    assert values["llm_inference_request_latency_seconds_count"] == 3
     assert values["whet_watch_last_period_timestamp_seconds"] == 120
     for cause in CAUSES:
         assert f'whet_watch_alarm{{cause="{cause.name}"}} 0.0' in text
@@ -60,7 +54,7 @@ def test_an_alarm_is_shown_and_ends(listen: str) -> None:
             look = replace(look, version="9" if period < 3 else look.version)
             done = advance(state, look, references)
             state = done.state
-            exporter.show(look, done, drafted=4, dropped=0)
+            exporter.show(look, done, dropped=0)
             shown.append('whet_watch_alarm{cause="engine_version"} 1.0' in page(listen))
     assert shown == [False, True, True, True, True, False, False]
 

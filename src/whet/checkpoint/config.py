@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from whet.checkpoint.claim import QuantizationClaim, read_claim
 from whet.checkpoint.files import read_json
 from whet.checkpoint.kv_layout import KvLayout, latent_width, read_layout
+from whet.checkpoint.stored import QuantizationClaim, read_claim
 from whet.core.errors import CheckpointError
 from whet.core.records.model import ModelFacts
 

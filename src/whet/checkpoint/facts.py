@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint.claim import require_true_claim, with_activations
 from whet.checkpoint.config import ModelShape, read_shape
 from whet.checkpoint.files import read_json, require_regular
 from whet.checkpoint.headers import TensorHeader, hash_weights, read_headers
 from whet.checkpoint.hollow import is_hollow
-from whet.checkpoint.stored import Inventory, summarize, take_inventory
+from whet.checkpoint.stored import (
+    Inventory,
+    require_true_claim,
+    summarize,
+    take_inventory,
+    with_activations,
+)
 from whet.checkpoint.tokenizer import tokenizer_identity
 from whet.core.errors import CheckpointError
 from whet.core.hub import snapshot_of

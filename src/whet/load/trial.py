@@ -18,8 +18,7 @@ from whet.load.disturbance import DisturbanceWatch
 from whet.load.health import MemorySampler, judge_health
 from whet.load.loops import ClosedLoop, encode_all
 from whet.load.plan import TrialPlan
-from whet.load.priority import client_first
-from whet.load.quiet import cancel_on_signals
+from whet.load.quiet import cancel_on_signals, client_first
 from whet.load.window import OPENED_BEFORE, Window, loop_plan, make_loop, run_window
 from whet.load.workers import Workers, choose_workers
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from whet.checkpoint.claim import read_claim
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import read_headers
+from whet.checkpoint.stored import read_claim
 from whet.core.errors import QuantizationError
 from whet.core.spec import GROUPED, RecipeSpec
 from whet.quant.architecture import (

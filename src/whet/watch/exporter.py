@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
-from whet.core import counters
 from whet.core.errors import UsageError
 from whet.watch.causes import CAUSES
 from whet.watch.detectors import REPEATS, THRESHOLD
 from whet.watch.observation import Observation
 from whet.watch.state import Period
 
-_LATENCIES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
 
 class Exporter:
-    """Metrics of the watch on ``host:port``; nothing is served where ``listen`` is ``off``.
-
-    ``llm_…`` are the names that common monitoring snippets use.
-    """
+    """Metrics of the watch on ``host:port``; nothing is served where ``listen`` is ``off``."""
 
     def __init__(self, listen: str, period_s: float) -> None:
         """``UsageError`` for an address that is not HOST:PORT or is taken."""
@@ -39,18 +33,6 @@ class Exporter:
             "Periods without probes, because the engine was under pressure.",
             registry=self._registry,
         )
-        self._tps = self._gauge(
-            "llm_inference_tokens_per_second", "Output tokens per second between two periods."
-        )
-        self._acceptance = self._gauge(
-            "llm_spec_decode_acceptance_rate", "Accepted ÷ drafted tokens between two periods."
-        )
-        self._latency = Histogram(
-            "llm_inference_request_latency_seconds",
-            "Latency of the watch's probe request.",
-            registry=self._registry,
-            buckets=_LATENCIES,
-        )
         for cause in CAUSES:
             self._alarm.labels(cause.name).set(0)
         self._server = None if listen == "off" else self._serve(listen)
@@ -61,8 +43,8 @@ class Exporter:
             self._server[0].shutdown()
             self._server[0].server_close()
 
-    def show(self, look: Observation, period: Period, *, drafted: int | None, dropped: int) -> None:
-        """Publish one period. ``drafted`` is the number of tokens in a draft."""
+    def show(self, look: Observation, period: Period, *, dropped: int) -> None:
+        """Publish one period."""
         present = {finding.cause.name for finding in period.findings}
         for name in {cause.name for cause in CAUSES} | present | set(period.ended):
             self._alarm.labels(name).set(name in present)
@@ -74,17 +56,6 @@ class Exporter:
         self._dropped.set(dropped)
         if look.skipped is not None:
             self._skipped.inc()
-        if look.speed is not None:
-            speed = look.speed
-            self._latency.observe(speed.ttft_s + speed.tpot_s * (speed.tokens - 1))
-        if (window := period.window) is None:
-            return
-        generated = window.rise(counters.GENERATED)
-        if generated is not None and window.seconds > 0:
-            self._tps.set(generated / window.seconds)
-        drafts, accepted = window.rise(counters.DRAFTS), window.rise(counters.ACCEPTED)
-        if drafts and accepted is not None and drafted:
-            self._acceptance.set(accepted / (drafts * drafted))
 
     def _gauge(self, name: str, words: str, *labels: str) -> Gauge:
         return Gauge(name, words, labels, registry=self._registry)

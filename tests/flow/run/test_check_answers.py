@@ -15,7 +15,7 @@ from whet.flow.run.check.check import prepare
 from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.rounds import Measurer
 from whet.flow.run.plan import Recorder, Round, cells_of
-from whet.flow.run.search.confirm import check_answers
+from whet.flow.run.search.grid import check_answers
 from whet.report.run import run_document
 
 SPECULATION = {"method": "ngram", "num_tokens": 3}

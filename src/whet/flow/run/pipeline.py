@@ -22,8 +22,7 @@ from whet.flow.run.measure.rounds import Executor, Measurer
 from whet.flow.run.options import RunOptions, SpecOptions
 from whet.flow.run.plan import Engines, Plan, Recorder
 from whet.flow.run.progress import ProgressLog
-from whet.flow.run.search.confirm import check_answers, confirm
-from whet.flow.run.search.grid import measure_all
+from whet.flow.run.search.grid import check_answers, confirm, measure_all
 from whet.flow.run.search.search import Search
 
 Report = Callable[[RunStore, Decision | None], None]

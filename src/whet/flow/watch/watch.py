@@ -82,12 +82,7 @@ class _Watch:
         self._say_learning(look, done)
         self.journal.write_state(done.state)
         self._say_unwritten()
-        exporter.show(
-            look,
-            done,
-            drafted=self.source.envelope.num_speculative_tokens,
-            dropped=self.journal.dropped,
-        )
+        exporter.show(look, done, dropped=self.journal.dropped)
         return done.state
 
     def _pay(self, look: Observation) -> None:
