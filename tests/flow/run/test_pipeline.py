@@ -22,7 +22,6 @@ from whet.core.spec import Spec, parse_spec
 from whet.core.store import RunStore
 from whet.flow.run.check.check import prepare
 from whet.flow.run.conclude.conclude import conclude, decide_over
-from whet.flow.run.conclude.speculation_map import speculation_pairs
 from whet.flow.run.measure.rounds import Measurer
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder
@@ -281,21 +280,6 @@ def test_two_machines_give_one_matrix(engine: FakeEngine, tmp_path: Path) -> Non
     assert {entry.tier for entry in both.matrix} == {"small", "large"}
     with pytest.raises(UsageError, match="two of these runs are of the tier 'small'"):
         decide_over([Run.read(tmp_path / "small")] * 2)
-
-
-def test_a_twin_differs_in_speculation_alone(engine: FakeEngine, tmp_path: Path) -> None:
-    ngram = {"method": "ngram", "num_tokens": 3}
-    variants = {
-        "fp16": {},
-        "cache": {"prefix_cache": True},
-        "spec": {"speculation": ngram},
-        "draft+cache": {"speculation": ngram, "prefix_cache": True},
-        "spec+other": {"speculation": ngram, "args": {"block_size": 32}},
-    }
-    spec = tiny_spec(tmp_path, variants=variants)
-    story(engine, spec, tmp_path / "run")
-    found = speculation_pairs(Run.read(tmp_path / "run").engines)
-    assert found == {"spec": "fp16", "draft+cache": "cache"}
 
 
 def test_a_missing_data_file_is_named(engine: FakeEngine, tmp_path: Path) -> None:

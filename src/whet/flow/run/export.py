@@ -28,7 +28,7 @@ from whet.core.store import RunStore, open_output
 KINDS: Final = frozenset(
     {
         *("cells", "declared", "degenerate", "effects", "facts", "finalists", "lengths", "models"),
-        *("notices", "quality", "quantized", "rates", "search", "speculation_map", "spreads"),
+        *("notices", "quality", "quantized", "rates", "search", "spreads"),
         *("starts", "traffic", "tried", "variants", "verdicts", "workloads"),
     }
 )

@@ -35,7 +35,6 @@ from whet.deploy.render import write_deployment
 from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.faults import engine_faults, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
-from whet.flow.run.conclude.speculation_map import speculation_map
 from whet.levers import lever_diff
 from whet.metrics.pooled import StartTable
 from whet.metrics.significance import looks_at
@@ -93,8 +92,6 @@ def _store_summary(run: Run, summary: RunSummary) -> None:
         store.put("verdicts", name, VerdictSet(variant=name, verdicts=tuple(verdicts)))
     store.put("effects", "all", _effects(run, summary))
     store.put("spreads", "all", SpreadSet(spreads=tuple(spreads_of(summary))))
-    if (pays := speculation_map(run, summary)) is not None:
-        store.put("speculation_map", "all", pays)
 
 
 def _write_commands(run: Run, decision: Decision) -> None:
