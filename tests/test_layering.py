@@ -53,10 +53,9 @@ RUN: dict[str, set[str]] = {
     "measure": {"plan", "resume", "traffic", "conclude"},
     "workers": {"plan", "traffic", "measure"},
     "export": set(),
-    "progress": set(),
     "options": {"measure", "workers"},
     "pipeline": {
-        *("plan", "situation", "check", "search", "measure", "conclude", "options", "progress"),
+        *("plan", "situation", "check", "search", "measure", "conclude", "options"),
     },
 }
 """What each part of `flow/run` may import of the others."""

@@ -18,8 +18,7 @@ from whet.core.records.search import Tried
 from whet.core.records.summary import CellSummary
 from whet.core.store import RunStore
 from whet.flow.run.options import RunOptions, SpecOptions
-from whet.flow.run.pipeline import execute, read_run
-from whet.flow.run.progress import ProgressLog
+from whet.flow.run.pipeline import ProgressLog, execute, read_run
 
 
 def events(root: Path) -> list[dict[str, Any]]:
