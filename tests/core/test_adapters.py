@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from whet.core.adapters import adapter_order, adapters_words
 from whet.core.errors import UsageError
 from whet.core.spec import parse_spec
+from whet.levers.lora import adapter_order, adapters_words
 
 NAMES = [f"a{n}" for n in range(10)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whet.core.gpu_table import typical_price
+from whet.core.gpus import typical_price
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,11 @@ from whet.core.records.evidence import (
     Verdict,
     VerdictSet,
 )
-from whet.core.records.load import TrialRecord, WorkloadFacts
+from whet.core.records.load import RateSearch, TrialRecord, WorkloadFacts
 from whet.core.records.model import ModelFacts
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.records.quant import QuantizedCheckpoint
-from whet.core.records.rate_search import RateSearch
 from whet.core.records.search import SearchRecord, Tried
 from whet.core.records.summary import CellSummary
 from whet.core.spec import Spec

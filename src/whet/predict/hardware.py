@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core.errors import UsageError
-from whet.core.gpu_table import gpu_rows, model_words
+from whet.core.gpus import gpu_rows, model_words
 from whet.core.numbers import MOST_DEVICES, count_of
 from whet.core.provenance import Device
 from whet.core.units import MIB

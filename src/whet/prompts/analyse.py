@@ -15,12 +15,11 @@ from whet.checkpoint.chat import TEMPLATE_REFUSES, TemplateProblem
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import plural
-from whet.core.records.hits import HitTokens
 from whet.load.sharing import chain_hashes
 from whet.prompts.cache import PrefixCache, most_hits
 from whet.prompts.causes import CauseFinder, Variables
 from whet.prompts.fixes import FIXES, apply_fixes, fixable
-from whet.prompts.records import CauseKind, Fix, PromptAnalysis
+from whet.prompts.records import CauseKind, Fix, HitTokens, PromptAnalysis
 from whet.requests import (
     LeftOut,
     LoggedRequest,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from whet.core.records.hits import HitTokens
 from whet.requests import LeftOut
 
 CauseKind = Literal["date", "id", "name", "whitespace", "order", "template"]
@@ -20,6 +19,24 @@ CAUSES: Final[Mapping[CauseKind, str]] = {
     "template": "template change",
 }
 """Each kind of cause, as reports name it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HitTokens:
+    """Prompt tokens found in the prefix cache (full blocks), of all prompt tokens."""
+
+    prompt_tokens: int
+    hit_tokens: int
+
+    @property
+    def rate(self) -> float:
+        """Hits ÷ prompt tokens; 0 without prompt tokens."""
+        return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @property
+    def missed(self) -> int:
+        """Prompt tokens that are not in the cache."""
+        return self.prompt_tokens - self.hit_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

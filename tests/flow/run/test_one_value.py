@@ -81,6 +81,9 @@ def test_what_is_printed_is_one_value_of_the_records(run: Run) -> None:
     records += [spec["hardware"], spec["load"], [encode(cell) for cell in run.cells]]
     known = {text for value in values(records) for text in written(value)}
     known |= {str(len(run.cells)), *map(str, range(1, 17))}  # cells, and counts in words
+    for record in run.quality.values():  # right answers are counted over all tasks
+        sums = [(task.right, task.n, task.baseline_right or 0) for task in record.tasks]
+        known |= {str(sum(each)) for each in zip(*sums, strict=True)}
     known |= printed_numbers(run, run.spec.hardware.price_source or "")
     console = "\n".join(printed(run, 120).splitlines()[-20:])
     for text in (first_screen(run), console):

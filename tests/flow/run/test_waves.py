@@ -17,8 +17,7 @@ from tests.flow.rounds_stage import build_bench, spec_of
 from tests.flow.run.test_traced import mooncake
 from tests.flow.stage import recorder
 from whet.core.load import Load
-from whet.core.records.load import TrialRecord
-from whet.core.records.rate_search import RateSearch
+from whet.core.records.load import RateSearch, TrialRecord
 from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.store import RunStore

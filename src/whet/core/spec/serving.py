@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
-from whet.core.gpu_table import SOURCE, typical_price
+from whet.core.gpus import SOURCE, typical_price
 from whet.core.quote import EnvName
 from whet.core.records.engine import Scalar
 from whet.core.spec.base import Checkpoint, Strict

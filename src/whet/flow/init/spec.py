@@ -12,7 +12,7 @@ from typing import Any, Final
 from whet.checkpoint import read_facts
 from whet.core.flags import CPU_KV_ENV
 from whet.core.format import significant
-from whet.core.gpu_table import typical_price
+from whet.core.gpus import typical_price
 from whet.core.provenance import Device, cpu_dtype, find_device
 from whet.core.quote import shell_word, yaml_text
 from whet.core.records.engine import UNQUANTIZED

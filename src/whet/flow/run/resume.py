@@ -12,9 +12,8 @@ from typing import Final
 from whet.core.errors import UsageError
 from whet.core.load import Load, trial_key
 from whet.core.records.engine import ResolvedEngine
-from whet.core.records.load import TrialRecord
+from whet.core.records.load import RateSearch, TrialRecord
 from whet.core.records.model import ModelFacts
-from whet.core.records.rate_search import RateSearch
 from whet.core.run import read_spec
 from whet.core.spec import Spec, redacted_spec
 from whet.core.store import RunStore

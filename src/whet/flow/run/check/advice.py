@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from whet.core.format import percent
-from whet.core.gpu_table import model_words, typical_price
+from whet.core.gpus import model_words, typical_price
 from whet.core.provenance import Device
 from whet.core.records.engine import Variant
 from whet.core.spec import Spec

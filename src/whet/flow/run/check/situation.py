@@ -13,7 +13,7 @@ from whet.checkpoint.encoder import load_encoder
 from whet.checkpoint.files import read_json_if_any
 from whet.checkpoint.heads import head_problem, read_head
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.gpu_table import model_words
+from whet.core.gpus import model_words
 from whet.core.load import Load
 from whet.core.provenance import Device
 from whet.core.records.engine import UNQUANTIZED, ResolvedEngine

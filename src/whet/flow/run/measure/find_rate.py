@@ -7,8 +7,8 @@ from typing import Final
 from whet.core.load import Load
 from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine
+from whet.core.records.load import RateSearch, RateTried
 from whet.core.records.objective import ObjectiveVerdict
-from whet.core.records.rate_search import RateSearch, RateTried
 from whet.core.spec import LoadSpec
 from whet.decision.matrix import recommended_point
 from whet.flow.run.plan import Plan, Recorder

@@ -12,7 +12,7 @@ from whet.core.bench_options import LoadOptions
 from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.load import Load
-from whet.core.records.rate_search import RateSearch
+from whet.core.records.load import RateSearch
 from whet.core.spec import LoadSpec
 from whet.core.store import RunStore
 from whet.core.units import ns_to_s

@@ -12,7 +12,6 @@ from secrets import token_hex
 from whet.checkpoint.chat import Variables
 from whet.checkpoint.encoder import PromptEncoder, load_encoder
 from whet.client import CompletionCall
-from whet.core.adapters import adapter_order
 from whet.core.errors import UsageError
 from whet.core.load import Load, workload_key
 from whet.core.records.engine import ResolvedEngine, Variant
@@ -24,6 +23,7 @@ from whet.flow.run.plan import Plan
 from whet.flow.run.traffic.lengths import lacks_lengths, output_lengths
 from whet.flow.run.traffic.logged import stored_part, stored_times
 from whet.flow.run.traffic.traced import build_log_load
+from whet.levers.lora import adapter_order
 from whet.load import Draw, TrialPlan, build_workload
 from whet.load.arrivals import Arrivals, arrival_offsets_ns, logged_offsets_ns
 from whet.load.logged import build_logged
