@@ -17,7 +17,7 @@ from whet.core.quote import shell_word, shell_words
 from whet.core.records.engine import Scalar, Variant
 from whet.core.redact import public_env
 from whet.core.spec import EngineSpec
-from whet.engines.tables import read_table
+from whet.engines.failures import read_table
 
 _ANSWER: Final = "ANSWER="
 _VERSIONS: Final = """

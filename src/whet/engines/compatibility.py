@@ -18,13 +18,13 @@ from typing import Final, Literal
 from whet.core.flags import format_value, settings_of
 from whet.core.provenance import Device
 from whet.core.records.engine import ResolvedEngine, Variant
+from whet.engines.failures import read_table
 from whet.engines.machine import (
     Machine,
     find_machine,
     machine_applies,
     machine_rank,
 )
-from whet.engines.tables import read_table
 
 FAULTS: Final = frozenset({"wrong text", "wrong if sampled", "doubtful text"})
 """Answers are wrong: all, or those of requests with a temperature above 0; or reported to be."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Final
-
-from whet.engines.tables import read_table
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
@@ -104,3 +104,11 @@ def last_words(log: str) -> str:
         if lines:
             return lines[-1][:_SHOWN]
     return "nothing"
+
+
+def read_table(engine: str, name: str) -> list[dict[str, str]]:
+    """The rows of ``NAME.csv`` in an engine's folder; empty for an engine without one."""
+    file = resources.files("whet.engines").joinpath(engine, f"{name}.csv")
+    if not file.is_file():
+        return []
+    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))

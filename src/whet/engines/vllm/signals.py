@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Final
 
 from whet.engines.base import Kernels, Patterns, SchemeKernels
-from whet.engines.tables import read_table
+from whet.engines.failures import read_table
 
 _W4A8_METHOD: Final = "CompressedTensorsW4A8Fp8"
 

@@ -66,14 +66,6 @@ def _fleet_facts(chosen: Recommendation) -> Iterator[Fact]:
     )
 
 
-def _saved(run: Run, chosen: Recommendation) -> Iterator[Fact]:
-    """Dollars a month at the volume of the log."""
-    paid = payback(run)
-    if chosen.fleet is None and paid is not None and paid.saved_usd_per_month is not None:
-        saved = Shown(text=f"${paid.saved_usd_per_month:,.0f}")
-        yield Fact(name="Saved a month", value=saved, note="at the volume of the log")
-
-
 def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fact]:
     """How much cheaper, at what latency, still right, and proved: what a reader asks first."""
     yield from _fleet_facts(chosen)
@@ -81,7 +73,10 @@ def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fac
     if chosen.saving is not None and chosen.saving.value > 0:
         note = chosen.reference if chosen.cheaper else f"{chosen.reference}, not distinguished"
         yield Fact(name="Costs less by", value=shown(chosen.saving, unit="%"), note=note)
-    yield from _saved(run, chosen)
+    paid = payback(run)
+    if chosen.fleet is None and paid is not None and paid.saved_usd_per_month is not None:
+        saved = Shown(text=f"${paid.saved_usd_per_month:,.0f}")
+        yield Fact(name="Saved a month", value=saved, note="at the volume of the log")
     cost, usual = shown(chosen.cost_per_1m_tokens, unit="$"), chosen.reference_cost_per_1m_tokens
     note = f"{chosen.reference} {shown(usual, unit='$').text}" if usual else ""
     yield Fact(name="Cost per 1M tokens", value=cost, note=note)
