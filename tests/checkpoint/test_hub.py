@@ -14,13 +14,13 @@ from tests.checkpoint.test_stored import compressed, write_stored
 from tests.checkpoint_factory import write_tiny_llama
 from tests.model_hub import TOKEN, Model, ModelHub, model_hub
 from whet.checkpoint import read_facts
-from whet.checkpoint.hollow import write_hollow
 from whet.checkpoint.hub import (
     HubCheckpoint,
     fetch,
     fetch_weights,
     has_weights,
     read_repository,
+    write_hollow,
 )
 from whet.core.errors import CheckpointError, StorageError
 from whet.core.units import GB

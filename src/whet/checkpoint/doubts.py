@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.checkpoint.headers import TensorHeader, read_headers
-from whet.checkpoint.hollow import is_hollow
+from whet.checkpoint.hub import is_hollow
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.records.model import ModelFacts
 from whet.core.units import MIB

@@ -9,7 +9,7 @@ from typing import Final
 from whet.checkpoint.config import ModelShape, read_shape
 from whet.checkpoint.files import read_json, require_regular
 from whet.checkpoint.headers import TensorHeader, hash_weights, read_headers
-from whet.checkpoint.hollow import is_hollow
+from whet.checkpoint.hub import is_hollow
 from whet.checkpoint.stored import (
     Inventory,
     require_true_claim,

@@ -12,7 +12,7 @@ from whet.core.protocols import Silent
 from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.flow.demo import replay_recorded
-from whet.predict.performance.bottleneck import CHANGES, with_bottleneck
+from whet.predict.performance.observe import CHANGES, with_bottleneck
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from whet.core.units import MIB
 from whet.metrics.measured import usd_per_1m_tokens
 from whet.predict.hardware import CUDA
 from whet.predict.memory import Demand, plan_memory
-from whet.predict.performance.bottleneck import largest_part
 from whet.predict.performance.coefficients import Calibration, calibration_of
+from whet.predict.performance.observe import largest_part
 from whet.predict.performance.simulator import Limits, Simulated, simulate
 from whet.predict.performance.step import StepModel
 from whet.predict.performance.work import work_of

@@ -18,7 +18,7 @@ from whet.flow.run.search import playbook
 from whet.flow.run.search.changes import CHANGES, Value
 from whet.flow.run.search.playbook import MOVES, options, require_known
 from whet.flow.run.situation import Situation
-from whet.predict.performance.bottleneck import CHANGES as LIMITS
+from whet.predict.performance.observe import CHANGES as LIMITS
 
 SPEC = SearchSpec()
 DEFAULT: Value = {"prefix_cache": True}

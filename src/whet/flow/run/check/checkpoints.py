@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from whet.checkpoint.hollow import write_hollow
 from whet.checkpoint.hub import (
     HubCheckpoint,
     fetch,
@@ -16,6 +15,7 @@ from whet.checkpoint.hub import (
     has_weights,
     local_folder,
     read_repository,
+    write_hollow,
 )
 from whet.core.errors import WhetError
 from whet.core.hub import snapshot_of, snapshot_path

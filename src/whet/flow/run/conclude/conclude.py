@@ -39,7 +39,7 @@ from whet.levers import lever_diff
 from whet.metrics.pooled import StartTable
 from whet.metrics.significance import looks_at
 from whet.metrics.spread import unlike_loads, unlike_variants
-from whet.predict.performance.bottleneck import with_bottleneck
+from whet.predict.performance.observe import with_bottleneck
 from whet.quality import TimedAnswer, examine_traffic
 
 _SPREAD_METRICS: Final = ("tps_mean", "ttft_p95_ms")

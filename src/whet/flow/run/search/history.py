@@ -15,7 +15,7 @@ from whet.flow.run.conclude.conclude import eligible_cells
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.explore import Candidate
 from whet.flow.run.search.outcomes import Outcome
-from whet.predict.performance.bottleneck import limited_by
+from whet.predict.performance.observe import limited_by
 
 
 def outcome_of(run: Run, name: str, value: Value, move: str | None, base: str | None) -> Outcome:

@@ -28,7 +28,7 @@ _MANY: Final = 128
 class Move:
     """One row. ``gain`` is cost before ÷ after with few requests in flight (8) and many (128).
 
-    ``helps`` are limits that call for it (keys of ``predict.performance.bottleneck.CHANGES``), and
+    ``helps`` are limits that call for it (keys of ``predict.performance.observe.CHANGES``), and
     latencies that it shortens (``TTFT``, ``TPOT``).
     ``campaign`` is the one that ``gain`` is from; None: not measured by whet.
     """
