@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import lzma
 import tracemalloc
 from pathlib import Path
 
@@ -47,10 +48,11 @@ def test_a_prompt_of_a_hundred_megabytes_is_never_held(tmp_path: Path) -> None:
 
 
 def pack(data: bytes, form: str) -> bytes:
-    return gzip.compress(data) if form == "gzip" else pa.compress(data, "zstd", asbytes=True)
+    own = {"gzip": gzip.compress, "xz": lzma.compress}
+    return own[form](data) if form in own else pa.compress(data, "zstd", asbytes=True)
 
 
-@pytest.mark.parametrize("form", ["gzip", "zstd"])
+@pytest.mark.parametrize("form", ["gzip", "xz", "zstd"])
 def test_packed_logs_are_read_by_their_content_and_may_end_early(tmp_path: Path, form: str) -> None:
     texts = [f"{number} {hashlib.sha512(b'%d' % number).hexdigest() * 9}" for number in range(3000)]
     data = b"".join(map(line, texts))
@@ -58,10 +60,7 @@ def test_packed_logs_are_read_by_their_content_and_may_end_early(tmp_path: Path,
     assert prompts(write(tmp_path, packed, "log.jsonl.gz")) == texts
     assert prompts(write(tmp_path, packed, "log")) == texts
     array = json.dumps([{"prompt": text} for text in texts]).encode()
-    packed_array = (
-        gzip.compress(array) if form == "gzip" else pa.compress(array, "zstd", asbytes=True)
-    )
-    assert prompts(write(tmp_path, packed_array, "array")) == texts
+    assert prompts(write(tmp_path, pack(array, form), "array")) == texts
     reader = LogReader(write(tmp_path, packed[: len(packed) // 2], "log.packed"))
     read = [request.prompt for request in reader]
     assert 100 < len(read) < 2500

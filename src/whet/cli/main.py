@@ -194,8 +194,7 @@ def translated_errors() -> Iterator[None]:
             raise
         raise InfeasibleError(
             f"{error.name} is not installed",
-            fix="install it with vLLM: pip install 'whet[gpu]', or "
-            "without: pip install compressed-tensors",
+            fix="install it with vLLM, or without: pip install compressed-tensors",
         ) from error
 
 

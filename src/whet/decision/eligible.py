@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
-from whet.core.records.decision import Excluded, ExclusionKind, Fleet
+from whet.core.records.decision import GREEDY_ONLY, Excluded, ExclusionKind, Fleet
 from whet.core.records.evidence import SUFFICIENT, Verdict
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import DegenerateTraffic, GateVerdict, LosslessCheck
@@ -19,7 +18,6 @@ from whet.metrics.pooled import Cell, StartTable
 _TOLERANCE_STEP = 1e-9
 _ROUNDING = 1e-9
 """1.1 ÷ 0.1 is 11.000000000000002, which is 11 servers and not 12."""
-GREEDY_ONLY: Final = "greedy requests only"
 Unfit = tuple[ExclusionKind, str]
 """Why a variant is not recommended, whatever its figures: a kind and a reason."""
 

@@ -41,7 +41,7 @@ class HarnessRun:
 def require_harness() -> None:
     """Raise ``UsageError`` unless lm_eval is installed."""
     if importlib.util.find_spec("lm_eval") is None or importlib.util.find_spec("tenacity") is None:
-        fix = "install it with: pip install 'whet[lm-eval]'"
+        fix = "install it with: pip install 'lm-eval[api]'"
         raise UsageError("lm-evaluation-harness is not installed", fix=fix)
 
 

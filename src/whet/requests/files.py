@@ -1,10 +1,11 @@
-"""JSON values of a log on disk: plain, gzip or zstd, read as a stream."""
+"""JSON values of a log on disk: plain, gzip, xz or zstd, read as a stream."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
+import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ OTHER_FILE: Final = "not a log"
 
 _BOM: Final = b"\xef\xbb\xbf"
 _GZIP: Final = b"\x1f\x8b"
+_XZ: Final = b"\xfd7zX"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _LFS: Final = (b"version https://git-lfs", "is a git-LFS pointer, not the log; run: git lfs pull")
 _UTF16: Final = "is in UTF-16; convert it with: iconv -f UTF-16 -t UTF-8"
@@ -71,7 +73,7 @@ def read_items(path: Path, name: str, leave_out: LeaveOut) -> Iterator[Item]:
                 yield from _document(file, name, leave_out)
             else:
                 yield from _lines(file, name, leave_out)
-        except (EOFError, zlib.error, OSError):
+        except (EOFError, lzma.LZMAError, zlib.error, OSError):
             leave_out(DAMAGED, name)
         except UnicodeDecodeError:
             leave_out(NOT_UTF8, name)
@@ -170,7 +172,7 @@ def _head(path: Path) -> bytes | None:
     with open_log(path) as file:
         try:
             return file.read(MIB).removeprefix(_BOM).lstrip()
-        except (EOFError, zlib.error, OSError):
+        except (EOFError, lzma.LZMAError, zlib.error, OSError):
             return None
 
 
@@ -196,6 +198,9 @@ def open_log(path: Path) -> Iterator[IO[bytes]]:
         if magic.startswith(_GZIP):
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield io.BufferedReader(unpacked, MIB)
+        elif magic == _XZ:
+            with lzma.open(file) as unpacked:
+                yield unpacked
         elif magic == _ZSTD:
             import pyarrow
 

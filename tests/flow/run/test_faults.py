@@ -101,7 +101,7 @@ def test_greedy_traffic_states_the_limit_wherever_the_recommendation_is(
     assert decision.recommendation.variant == "spec"
     [limit] = [each for each in decision.limits if "samples wrong text" in each]
     assert limit.startswith("greedy requests only: speculation samples wrong text")
-    assert title(decision).endswith(", within limits")
+    assert title(decision).endswith(", for greedy requests only")
     first = run_document(run).sections[0]
     assert (first.id, first.tone) == ("decision", "warn")
     assert f"G{limit[1:]}" in str(first)

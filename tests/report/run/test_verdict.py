@@ -20,11 +20,11 @@ def test_the_price_of_the_saving_stands_beside_it(whole: Run) -> None:
     assert lead.startswith("36.2% [33.1% … 39.0%] cheaper than fp16: $")
     assert " per million output tokens instead of $" in lead
     text = "\n".join(points)
-    assert "  + First token at p95: " in text
+    assert "  - First token at p95: " in text
     assert " instead of " in text
     assert "; the limit is 500 ms" in text
-    assert "  + Each further token, median: " in text
-    assert "  + Answers beside fp16's: perplexity " in text
+    assert "  - Each further token, median: " in text
+    assert "  - Answers beside fp16's: perplexity " in text
     assert len(points) <= 10
 
 
@@ -40,7 +40,7 @@ def test_speculation_that_changed_no_answer_is_said(whole: Run) -> None:
     )
     record = replace(whole.quality["awq+cache"], lossless=check)
     text = summary_text(replace(whole, quality={**whole.quality, "awq+cache": record}))
-    assert "15 of 16 greedy texts the same (14 where it is asked twice itself)" in text
+    assert "15 of 16 greedy texts the same (the plain server repeats 14 of its own)" in text
 
 
 def test_what_was_excluded_says_how_many_answers_it_lost(whole: Run) -> None:
@@ -59,8 +59,8 @@ def test_a_limit_is_said_once_and_in_the_title(whole: Run) -> None:
     assert whole.decision.recommendation is not None
     chosen = replace(whole.decision.recommendation, cautions=(limit, "one start"))
     text = summary_text(decided(whole, limits=(limit,), recommendation=chosen))
-    assert text.splitlines()[0].endswith(", within limits")
-    assert text.count("reedy requests only") == 1
+    assert text.splitlines()[0].endswith(", for greedy requests only")
+    assert text.count("reedy requests only") == 2, "in the title and as a warning"
     assert "  ! One start" in text
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from whet.core.load import Load
 from whet.core.records.summary import Difference, Estimate
 
+GREEDY_ONLY: Final = "greedy requests only"
+"""How a limit begins that sampled requests do not keep to."""
 Meets = Literal["yes", "likely", "unknown", "no"]
 """Whether a cell's latencies are below their limits.
 

@@ -37,8 +37,8 @@ def limitation(
 def not_installed(python: str) -> str:
     """The sentence for a Python without vLLM."""
     return (
-        f"vLLM is not installed for {python}; install it: pip install 'whet[gpu]' (a CPU build "
-        "of vLLM on a machine without a GPU), or set engine.python"
+        f"vLLM is not installed for {python}; install it: pip install vllm (without a GPU "
+        "a CPU build of it), or set engine.python"
     )
 
 

@@ -47,7 +47,7 @@ class RunOptions:
     """Run the other variants when some cannot run here."""
     executor: Literal["local", "ray"] = "local"
     """Where servers run: on this machine one after the other, or on every device of a Ray cluster
-    (pip install 'whet[ray]')."""
+    (pip install ray)."""
     address: str | None = None
     """HOST:PORT of the Ray cluster's head. Default: the cluster that this machine is a node of."""
 

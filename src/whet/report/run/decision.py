@@ -16,6 +16,7 @@ from whet.report.run.verdict import verdict_section
 from whet.report.text import Shown, shown
 
 ORDER = 10
+_AS_MEASURED = "# as measured: whet deploy leaves out what only the measurement needs"
 
 
 def build(run: Run) -> Section:
@@ -32,7 +33,8 @@ def build(run: Run) -> Section:
     lead, *points = section.nodes
     nodes = [lead, *tiles, *points, *cost_charts(run), *_invalid(run)]
     if chosen is not None and chosen.variant in run.engines:
-        nodes.append(serve_line(run, chosen.variant))
+        line = serve_line(run, chosen.variant)
+        nodes.append(replace(line, text=f"{_AS_MEASURED}\n{line.text}"))
     return replace(section, nodes=nodes)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from whet.core.records.decision import Decision
 from whet.core.run import Run
 from whet.report.document import Bullets, Code, Document, Facts, Paragraph, Section
-from whet.report.run import run_document
+from whet.report.run import run_document, status
 from whet.report.run.best import exclusion_nodes
 from whet.report.run.cells_csv import write_csv
 from whet.report.run.decision import build
@@ -73,6 +73,6 @@ def summary_markdown(run: Run) -> str:
 
 def _verdict(run: Run) -> Section:
     """The first section of the report without tiles and charts."""
-    section = build(run)
-    nodes = [node for node in section.nodes if isinstance(node, Paragraph | Bullets)]
-    return replace(section, nodes=nodes)
+    section, notices = build(run), status.build(run)
+    lead, *points = (node for node in section.nodes if isinstance(node, Paragraph | Bullets))
+    return replace(section, nodes=[lead, *(notices.nodes if notices else ()), *points])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from operator import neg
 
 from whet.core.format import percent, plural
-from whet.core.records.decision import Decision, MatrixEntry, Recommendation
+from whet.core.records.decision import GREEDY_ONLY, Decision, MatrixEntry, Recommendation
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import Estimate
 from whet.core.run import Run
@@ -55,15 +55,22 @@ def _section(words: str, nodes: list[Node], tone: Tone) -> Section:
 
 
 def title(decision: Decision) -> str:
-    """``Serve draft+cache at 8 requests in flight, within limits``."""
+    """``Serve draft+cache at 8 requests in flight, for greedy requests only``."""
     chosen = decision.recommendation
     if chosen is None:
-        return "Nothing qualifies"
+        return "Nothing qualifies" if decision.cells else "Nothing could be measured"
     verb = "Keep" if chosen.variant == chosen.reference else "Serve"
     where = f"at {plural(chosen.load.slots, 'request')} in flight"
     if chosen.fleet is not None:
         where = f"on {plural(chosen.fleet.servers, 'server')}"
-    return f"{verb} {chosen.variant} {where}{', within limits' if decision.limits else ''}"
+    return f"{verb} {chosen.variant} {where}{_restricted(decision.limits)}"
+
+
+def _restricted(limits: Sequence[str]) -> str:
+    if not limits:
+        return ""
+    greedy = any(each.startswith(GREEDY_ONLY) for each in limits)
+    return f", for {GREEDY_ONLY}" if greedy else ", with restrictions"
 
 
 def _price(chosen: Recommendation, run: Run | None) -> Iterator[str]:
@@ -118,15 +125,15 @@ def _answers(record: QualityRecord) -> Iterator[str]:
     """Perplexity, right answers and greedy texts, as the gate found them."""
     if record.perplexity_ratio is not None:
         yield f"perplexity {shown(record.perplexity_ratio, unit='+%').full}"
-    if record.tasks:
-        right = sum(task.right for task in record.tasks)
-        usual = sum(task.baseline_right or 0 for task in record.tasks)
-        yield f"{right} of {sum(task.n for task in record.tasks)} right (there {usual})"
+    if tasks := [task for task in record.tasks if not task.graded]:
+        right = sum(task.right for task in tasks)
+        usual = sum(task.baseline_right or 0 for task in tasks)
+        yield f"{right} of {sum(task.n for task in tasks)} right (there {usual})"
     parity = record.lossless.parity if record.lossless else None
     if parity is not None:
         own = ""
         if parity.aa_same is not None and parity.aa_same < parity.prompts:
-            own = f" ({parity.aa_same} where it is asked twice itself)"
+            own = f" (the plain server repeats {parity.aa_same} of its own)"
         yield f"{parity.same} of {parity.prompts} greedy texts the same{own}"
 
 

@@ -54,7 +54,7 @@ def print_nodes(nodes: Sequence[Node], console: Console) -> None:
             case Paragraph(text=text, tone=tone):
                 _print(text, console, _STYLES[tone])
             case Bullets(items=items, tone=tone):
-                mark = {"warn": "!", "muted": "·"}.get(tone, "+")
+                mark = {"warn": "!", "muted": "·"}.get(tone, "-")
                 for item in items:
                     _print(f"  {mark} {item}", console, _STYLES[tone])
             case Facts(items=items):

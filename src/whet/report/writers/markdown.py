@@ -23,6 +23,7 @@ from whet.report.document import (
     Paragraph,
     Section,
     Table,
+    Tone,
 )
 
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#~$])")
@@ -77,10 +78,10 @@ def _node(node: Node) -> Iterator[str]:
     match node:
         case Heading(text=text):
             yield f"### {safe(text)}"
-        case Paragraph(text=text):
-            yield safe(text)
-        case Bullets(items=items):
-            yield from (f"- {safe(item)}" for item in items)
+        case Paragraph(text=text, tone=tone):
+            yield f"{_mark(tone)}{safe(text)}"
+        case Bullets(items=items, tone=tone):
+            yield from (f"- {_mark(tone)}{safe(item)}" for item in items)
         case Facts(items=items):
             for fact in items:
                 note = f" ({safe(fact.note)})" if fact.note else ""
@@ -97,6 +98,10 @@ def _node(node: Node) -> Iterator[str]:
             for inner in nodes:
                 yield ""
                 yield from _node(inner)
+
+
+def _mark(tone: Tone) -> str:
+    return "**!** " if tone == "warn" else ""
 
 
 def _table(node: Table) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from whet.checkpoint import checkpoint_doubts
 from whet.core.errors import InfeasibleError, UsageError
+from whet.core.format import plural
 from whet.core.provenance import Device, environment, find_device
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.plan import Problem
@@ -184,7 +185,7 @@ def _record(
         if spec.brings_weights(name):
             store_model(f"weights-{name}", facts.weights[item.variant.weights], store)
         store.put("variants", name, item)
-    observer.note(f"{len(names)} variants on {checked.resolved.device.name}")
+    observer.note(f"{plural(len(names), 'variant')} on {checked.resolved.device.name}")
     if facts.log is not None:
         observer.note(facts.log.describe())
         if store.status("traffic", "log") is None:  # the sample that a resume reads has no times

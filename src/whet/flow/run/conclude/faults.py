@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from whet.core.format import percent
+from whet.core.records.decision import GREEDY_ONLY
 from whet.core.records.load import TrafficFacts
 from whet.core.run import Run
-from whet.decision.eligible import GREEDY_ONLY
 from whet.engines.compatibility import known_faults
 
 

@@ -208,9 +208,7 @@ def ray_executor(address: str | None) -> Iterator[RayExecutor]:
     Raises ``UsageError``.
     """
     if find_spec("ray") is None:
-        raise UsageError(
-            "--executor ray needs Ray, which is not installed: pip install 'whet[ray]'"
-        )
+        raise UsageError("--executor ray needs Ray, which is not installed: pip install ray")
     if address is not None:
         _knock(address)
     import ray
