@@ -25,7 +25,7 @@ def nothing_starts(whet: Whet, scripted: FakeEngine, tmp_path: Path) -> object:
 def test_without_the_package(whet: Whet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whet.flow.run.workers.executor.find_spec", lambda _name: None)
     said = whet("run", "--executor", "ray").sentence(USAGE)
-    assert said == "--executor ray needs Ray, which is not installed: pip install 'whet[ray]'"
+    assert said == "--executor ray needs Ray, which is not installed: pip install ray"
 
 
 def test_a_local_run_imports_no_ray() -> None:
