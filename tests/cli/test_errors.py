@@ -37,10 +37,7 @@ def test_a_library_that_comes_with_the_engine(
     monkeypatch.setitem(sys.modules, "torch", None)
     done = whet("quantize", pair_paths()[0], "out")
     assert done.code == INFEASIBLE
-    assert (
-        "error: torch is not installed\nfix: install it with vLLM"
-        in done.err
-    )
+    assert "error: torch is not installed\nfix: install it with vLLM" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
