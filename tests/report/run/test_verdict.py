@@ -24,7 +24,7 @@ def test_the_price_of_the_saving_stands_beside_it(whole: Run) -> None:
     assert " instead of " in text
     assert "; the limit is 500 ms" in text
     assert "  - Each further token, median: " in text
-    assert "  - Answers beside fp16's: perplexity " in text
+    assert "  - Answers compared with fp16's: perplexity " in text
     assert len(points) <= 10
 
 

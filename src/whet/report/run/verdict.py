@@ -104,7 +104,7 @@ def _checked(chosen: Recommendation, run: Run | None) -> Iterator[str]:
         yield each
     record = None if run is None else run.quality.get(chosen.variant)
     if record is not None and chosen.variant != record.baseline:
-        yield f"answers beside {record.baseline}'s: {', '.join(_answers(record))}"
+        yield f"answers compared with {record.baseline}'s: {', '.join(_answers(record))}"
     if not any(each.startswith("accepted without proof") for each in chosen.cautions):
         yield "each of its features was proved by the engine's log and counters"
 
