@@ -8,7 +8,7 @@ from dataclasses import replace
 from whet.core.format import plural
 from whet.core.records.decision import Decision, Recommendation
 from whet.core.run import Run
-from whet.report.document import Bullets, Fact, Facts, Node, Paragraph, Section
+from whet.report.document import Bullets, Fact, Facts, Folded, Node, Paragraph, Section
 from whet.report.run.load import cost_charts
 from whet.report.run.payback import payback
 from whet.report.run.setup import serve_line
@@ -16,7 +16,7 @@ from whet.report.run.verdict import verdict_section
 from whet.report.text import Shown, shown
 
 ORDER = 10
-_AS_MEASURED = "# as measured: whet deploy leaves out what only the measurement needs"
+_AS_MEASURED = "As measured; whet deploy leaves out what only the measurement needs"
 
 
 def build(run: Run) -> Section:
@@ -34,7 +34,7 @@ def build(run: Run) -> Section:
     nodes = [lead, *tiles, *points, *cost_charts(run), *_invalid(run)]
     if chosen is not None and chosen.variant in run.engines:
         line = serve_line(run, chosen.variant)
-        nodes.append(replace(line, text=f"{_AS_MEASURED}\n{line.text}"))
+        nodes.append(Folded(summary=_AS_MEASURED, nodes=[line], is_open=True))
     return replace(section, nodes=nodes)
 
 
