@@ -198,7 +198,7 @@ def test_a_run_is_stored_whole() -> None:
 
 def test_without_the_harness_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'whet\[lm-eval\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'lm-eval\[api\]'"):
         require_harness()
 
 
