@@ -26,6 +26,7 @@ from whet.core.spec import SearchSpec
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.explore import next_loads, next_wave
 from whet.flow.run.search.outcomes import Outcome, incumbent
+from whet.flow.run.search.values import compile_key
 
 MINUTES: Final = (10, 18, 30)
 SEEDS: Final = 20
@@ -45,7 +46,7 @@ _CELL_S: Final = 15.0
 _QUANTIZING_S: Final = {"fp8": 30.0}
 _FOUR_BITS_S: Final = 120.0
 _WIDTH: Final = 4
-_CONFIRMATION_S: Final = 2 * 2 * (_KNOWN_S + _CELL_S)
+_START_OF_EACH_S: Final = 2 * (_KNOWN_S + _CELL_S)
 _ATTEMPTS: Final = 3
 
 
@@ -60,6 +61,7 @@ class Session:
     shown: dict[tuple[str, Load], Cell] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     made: set[str] = field(default_factory=set)
+    reserved_s: float = 0.0
     idle_s: float = 0.0
     """Seconds of the default's start, in which the next wave's first checkpoint is made."""
 
@@ -70,7 +72,7 @@ class Session:
             batch = batch[:-1]
         self.left_s -= self._seconds(batch, len(loads))
         for each in batch:
-            self.keys.add(_compile_key(each))
+            self.keys.add(compile_key(each.value))
             self.made.add(each.value.get("weights", ""))
         self.idle_s = 0.0 if self.history else _NEW_S
         self.history += [self._outcome(each, loads) for each in batch]
@@ -85,7 +87,7 @@ class Session:
     def _seconds(self, batch: Sequence[Outcome], loads: int) -> float:
         if not batch:
             return 0.0
-        start = max(_KNOWN_S if _compile_key(each) in self.keys else _NEW_S for each in batch)
+        start = max(_KNOWN_S if compile_key(each.value) in self.keys else _NEW_S for each in batch)
         new = {each.value.get("weights", "") for each in batch} - self.made - {""}
         recipes = [_QUANTIZING_S.get(name, _FOUR_BITS_S) for name in new]
         quantizing = sum(recipes) - min(self.idle_s, max(recipes, default=0.0))
@@ -126,18 +128,6 @@ def _noisy(cell: Cell, noise: float) -> Cell:
     factor = math.exp(noise)
     latencies = {name: value * factor for name, value in cell.latencies.items()}
     return replace(cell, cost=cell.cost * factor, latencies=latencies)
-
-
-def _compile_key(outcome: Outcome) -> str:
-    value = outcome.value
-    drafts = {**value.get("speculation", {})}
-    shape = ("weights", "kernels", "performance_mode")
-    args = {
-        name: item
-        for name, item in value.get("args", {}).items()
-        if name != "api_server_count" and "FULL" not in str(item)
-    }
-    return repr(([value.get(name) for name in shape], drafts, sorted(args.items())))
 
 
 def replay(session: Session) -> tuple[str, Load] | None:
@@ -201,18 +191,24 @@ def rule_of_thumb(session: Session) -> tuple[str, Load] | None:
     return None if best is None or best.load is None else (best.name, best.load)
 
 
+def confirmation_s(minutes: float) -> float:
+    """Four starts of two finalists where they take at most 40% of the time, else two."""
+    whole = 4 * _START_OF_EACH_S
+    return whole if whole < 0.4 * 60 * minutes else whole / 2
+
+
 def confirmed(session: Session) -> tuple[str, Load] | None:
     """Return the cheapest cell, or the next where it misses a limit in two starts of its own."""
-    session.left_s += _CONFIRMATION_S
+    session.left_s += session.reserved_s
     history = list(session.history)
     for _ in range(_ATTEMPTS):
         best = incumbent(history)
         if best is None or best.load is None:
             return None
-        session.left_s -= _CONFIRMATION_S
+        session.left_s -= session.reserved_s
         if session.problem.meets(session.measured(best.name, best.load, 2)):
             return best.name, best.load
-        if session.left_s < _CONFIRMATION_S:
+        if session.left_s < session.reserved_s:
             return None
         place = history.index(best)
         history[place] = replace(best, usd=None, load=None)
@@ -260,12 +256,13 @@ def rows(problem: Problem, minutes: int) -> Iterator[Row]:
     """Yield a row for each way of searching, the product's first."""
     own = math.inf
     for how, search in WAYS.items():
-        reserved = 0.0 if search is rule_of_thumb else _CONFIRMATION_S
+        reserved = 0.0 if search is rule_of_thumb else confirmation_s(minutes)
         sessions = [
             Session(
                 problem=problem,
                 random=random.Random(f"{problem.grid} {how} {seed}"),
                 left_s=60 * minutes - reserved,
+                reserved_s=reserved,
             )
             for seed in range(SEEDS)
         ]

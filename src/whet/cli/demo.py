@@ -33,7 +33,7 @@ class DemoOptions:
 
 
 def demo(*, options: DemoOptions = DemoOptions(), output: OutputOptions = OutputOptions()) -> None:
-    """Run a full example on a tiny bundled model, no GPU (about 8 minutes on 2 cores)."""
+    """Run a full example on a tiny bundled model, no GPU (5 to 9 minutes on 2 cores)."""
     name = require_name(options.name or ("demo-h200" if options.replay else "demo"), "--name")
     if options.replay:
         with output.observer() as observer:

@@ -212,7 +212,7 @@ class Run:
 
     def points_of(self, variant: str) -> tuple[Load, ...]:
         """The loads that a variant is measured at; empty before its search has ended."""
-        if variant in self.tried:
+        if variant in self.tried and self.tried[variant].loads:
             return self.tried[variant].loads
         if self.spec is None or self.spec.load.points:
             return self.spec.load.points if self.spec else ()

@@ -57,6 +57,7 @@ class _Watch:
     checked: Identity | None = None
     causes: dict[str, None] = field(default_factory=dict)
     unwritten: int = 0
+    begun: bool = False
     learning_s: float = field(default_factory=time.time)
     claims: Mapping[str, str] | None = None
     claims_of: float | None = None
@@ -79,6 +80,11 @@ class _Watch:
         for name in done.ended:
             self.journal.add("cleared", look.at, {"cause": name})
             self.observer.note(f"{look.at} cleared: {name}")
+        if not self.begun and not done.findings:
+            self.observer.note(
+                f"{look.at} nothing to report; a look every {self.options.period:g} s"
+            )
+        self.begun = True
         self._say_learning(look, done)
         self.journal.write_state(done.state)
         self._say_unwritten()

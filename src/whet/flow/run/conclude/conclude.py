@@ -31,7 +31,7 @@ from whet.decision import DecisionInputs, TierInputs, decide
 from whet.decision.choice import TierChoices
 from whet.decision.effects import lever_effects
 from whet.decision.eligible import EligibleCell, split_eligible
-from whet.deploy.render import write_deployment
+from whet.deploy.render import deployed_line, write_deployment
 from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.faults import engine_faults, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
@@ -54,11 +54,18 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
     run = Run(store)
     summary = summarize_run(run)
     _store_summary(run, summary)
-    decision = with_bottleneck(run, _decide([(run, summary)]))
+    decision = _with_serve_line(run, with_bottleneck(run, _decide([(run, summary)])))
     write_json(store.path("decision.json"), decision)
     store.note("decision", "decision", status="complete")
     _write_commands(run, decision)
     return decision
+
+
+def _with_serve_line(run: Run, decision: Decision) -> Decision:
+    chosen = decision.recommendation
+    if chosen is None or (line := deployed_line(run.engines[chosen.variant], chosen.load)) is None:
+        return decision
+    return replace(decision, recommendation=replace(chosen, serve_line=line))
 
 
 def choices_of(run: Run, *, unchecked: bool = False) -> TierChoices:
