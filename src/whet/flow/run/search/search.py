@@ -322,8 +322,8 @@ class Search:
     def _rate(self) -> Load | None:
         """Where a search for rates begins: the highest that the cheapest meets."""
         best = incumbent(self.history) if self.history else None
-        found = None if best is None else Run(self.recorder.store).rate_searches.get(best.name)
-        return max(found.points, default=None) if found else None
+        rates = None if best is None else Run(self.recorder.store).rate_searches.get(best.name)
+        return max(rates.points, default=None) if rates else None
 
     def _to_check(
         self, batch: Sequence[Candidate], servers: Sequence[ResolvedEngine]
