@@ -52,6 +52,7 @@ _MOST_RPS: Final = 100.0
 _RARE_RPS: Final = 0.1
 _MOST_GAP_S: Final = 365 * 86_400
 """A longer gap between two requests means times of two units or of two clocks."""
+_LAST_NS: Final = 2**63 - 1
 _MOST_CHARACTERS: Final = 40
 _HOUR_S: Final = 3600
 _REVERSED: Final = 9
@@ -151,10 +152,10 @@ class Clock:
     doubt: str | None = None
 
     def at_ns(self, time_ns: int) -> int:
-        """A time that was read as seconds, in nanoseconds."""
-        if self.unit is not None:
-            return time_ns // _PER_SECOND[self.unit]
-        return time_ns // list(_PER_SECOND.values())[bisect(_BEYOND, time_ns // NS_PER_S)]
+        """A time that was read as seconds, in nanoseconds of at most 64 bits."""
+        units = list(_PER_SECOND)
+        unit = self.unit or units[bisect(_BEYOND, time_ns // NS_PER_S)]
+        return min(time_ns // _PER_SECOND[unit], _LAST_NS)
 
 
 class Times:
@@ -184,7 +185,9 @@ class Times:
         seconds = np.asarray(self._seconds)
         per_s = 10.0 ** (3 * np.searchsorted(_BEYOND, seconds, side="right"))
         unit, problem, doubt = None, None, None
-        if (seconds >= _SINCE_1970 * per_s).all():
+        since_1970 = seconds >= _SINCE_1970 * per_s
+        mixed = given is None and since_1970.any() and _jump(seconds / per_s, place) is not None
+        if since_1970.all() or mixed:
             own = list(_PER_SECOND)[bisect(_BEYOND, seconds.min())]
             if given not in (None, own):
                 text = f"its times count from 1970 in {own}"
