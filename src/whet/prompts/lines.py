@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 from whet.prompts.records import CauseKind
@@ -220,13 +220,9 @@ def differing_values(here: str, there: str) -> Shape | None:
     """The shape of two lines that differ in a few ids, short hashes or counters alone."""
     pairs = list(zip_longest(WORD.findall(here), WORD.findall(there), fillvalue=""))
     differing = [pair for pair in pairs if pair[0] != pair[1]]
-    if not 0 < len(differing) <= _MAX_VALUES or not all(map(_are_values, differing)):
+    if not 0 < len(differing) <= _MAX_VALUES or not all(map(_VALUE.fullmatch, chain(*differing))):
         return None
     return tuple(one if one == two else None for one, two in pairs)
-
-
-def _are_values(pair: tuple[str, str]) -> bool:
-    return all(map(_VALUE.fullmatch, pair)) and any(map(_WITH_DIGIT.fullmatch, pair))
 
 
 @dataclass(frozen=True, slots=True)
