@@ -275,7 +275,10 @@ def test_a_conversation_without_an_answer_or_of_other_turns_is_left_out(
 KEYS = st.sampled_from(
     ["messages", "prompt", "request", "body", "response", "choices", "message", "content", "role",
      "text", "usage", "metadata", "tools", "model", "timestamp", "tool_calls", "conversations",
-     "from", "value", "type", "id", "session_id"]
+     "from", "value", "type", "id", "session_id", "contents", "parts", "input", "instructions",
+     "output", "candidates", "toolUse", "functionCall", "functionResponse", "usageMetadata",
+     "systemInstruction", "modelParameters", "toolConfig", "functionDeclarations", "history",
+     "instruction", "hash_ids", "input_length", "conversation", "system", "delta", "summary"]
 )  # fmt: skip
 VALUES = st.recursive(
     st.one_of(
@@ -283,7 +286,24 @@ VALUES = st.recursive(
         st.booleans(),
         st.integers(),
         st.floats(),
-        st.sampled_from(["", "human", "gpt", "user", "text", "[{", "{}", "[]"]),
+        st.sampled_from(
+            [
+                "",
+                "human",
+                "gpt",
+                "user",
+                "text",
+                "[{",
+                "{}",
+                "[]",
+                "tool_use",
+                "thinking",
+                "function_call",
+                "function_call_output",
+                "data: {}",
+                "[{}]",
+            ]
+        ),
         st.text(st.characters(), max_size=4),
         KEYS,
     ),

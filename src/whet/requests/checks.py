@@ -40,6 +40,8 @@ _FEW_SHORTER: Final = 4
 _SHORTER: Final = 3
 _SHORTER_SHARE: Final = 0.05
 """Requests that are shorter than the one before in their conversation: a log that is reversed."""
+_LOOK: Final = 1_000
+"""Requests whose counts are compared with their characters and words."""
 _MOST_KEYS: Final = 100_000
 _UNTIMED: Final = "have no time: they stay behind the request before them"
 _ODD: Final[Mapping[str, FindingName]] = {
@@ -109,12 +111,12 @@ class LogCheck:
     def _add_conversation(self, request: LoggedRequest) -> None:
         """Whether it is longer than the request before it of the same conversation."""
         messages = request.messages or ()
-        texts = [_content(each) for each in messages if each["role"] == "user"]
+        first = next((_content(each) for each in messages if each["role"] == "user"), None)
         if request.session is not None and len(self._sessions) < 2:
             self._sessions.add(request.session)
-        if not texts or len(self._turns) > _MOST_KEYS:
+        if first is None or len(self._turns) > _MOST_KEYS:
             return
-        key = hash((request.session, texts[0]))
+        key = hash((request.session, first))
         before = self._turns.get(key, len(messages))
         self._longer += len(messages) > before
         self._shorter += len(messages) < before
@@ -136,9 +138,10 @@ class LogCheck:
             size = _prompt_bytes(request)
             self._tokens.append(request.prompt_tokens)
             self._bytes.append(size)
-            texts = [request.prompt or "", *map(_content, request.messages or ())]
-            sizes = sum(map(len, texts)), sum(len(text.split()) for text in texts)
-            self._characters += size > _FRAME_TOKENS and request.prompt_tokens in sizes
+            if len(self._tokens) <= _LOOK and size > _FRAME_TOKENS:
+                texts = [request.prompt or "", *map(_content, request.messages or ())]
+                sizes = sum(map(len, texts)), sum(len(text.split()) for text in texts)
+                self._characters += request.prompt_tokens in sizes
             frame = _FRAME_TOKENS + _FRAME_TOKENS // 4 * len(request.messages or ())
             if request.prompt_tokens > size + frame:
                 self._textless += 1
@@ -197,7 +200,7 @@ class LogCheck:
             names = (f"{name} of {plural(n, 'request')}" for name, n in self._unread.most_common(5))
             text = "fields of the log that are neither counted nor sent, as whet does not know them"
             yield finding("not-read", f"{text}: {', '.join(names)}")
-        if 2 * self._characters > len(self._tokens):
+        if 2 * self._characters > min(len(self._tokens), _LOOK):
             yield finding("counts", "the log's counts are the characters or words of its prompts")
         longest = max(self._sizes, default=0)
         count = self._sizes[longest]

@@ -27,7 +27,10 @@ def alpaca(item: Json) -> Json:
     history = item.get("history")
     pairs = history if isinstance(history, list) else []
     turns = [text for pair in pairs for text in pair] if all(map(_is_pair, pairs)) else [None]
-    texts = [*turns, "\n".join(filter(None, (item.get("instruction"), item.get("input"))))]
+    texts = [
+        *turns,
+        "\n".join(str(text) for key in ("instruction", "input") if (text := item.get(key))),
+    ]
     roles = ("user", "assistant")
     messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
     return {"messages": messages, "system": item.get("system"), "tools": item.get("tools")}

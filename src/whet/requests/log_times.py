@@ -155,7 +155,7 @@ class Clock:
         """A time that was read as seconds, in nanoseconds of at most 64 bits."""
         units = list(_PER_SECOND)
         unit = self.unit or units[bisect(_BEYOND, time_ns // NS_PER_S)]
-        return min(time_ns // _PER_SECOND[unit], _LAST_NS)
+        return max(min(time_ns // _PER_SECOND[unit], _LAST_NS), -_LAST_NS)
 
 
 class Times:

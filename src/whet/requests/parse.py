@@ -136,14 +136,13 @@ def parse_item(
     keys = (*_PROMPTS, "text") if documents else _PROMPTS
     holders = [one for one in levels if any(key in one for key in keys)]
     body = next((one for one in holders if any(map(one.get, keys))), (*holders, None)[0])
-    if body is None and (any(map(_is_responses, levels)) or "output" in _answer(levels)):
-        body = next(filter(_has_input, levels), None)
+    if body is None and form != REQUEST_LOG:
+        return [lengths_row(item, place, form)]
+    body = body or _responses_body(levels)
     if body is not None and any(map(_failed, levels)):
         raise Unreadable(FAILED)
     if body is not None:
         requests = _openai(levels, body, place, form)
-    elif form != REQUEST_LOG:
-        return [lengths_row(item, place, form)]
     elif any(key in item for key in CONVERSATIONS):
         requests = _conversation(item, place)[-1 if documents else 0 :]
     elif "instruction" in item:
@@ -185,16 +184,14 @@ def _failed(item: Json) -> bool:
     )
 
 
-def _is_responses(level: Json) -> bool:
-    """Whether a level is of the Responses form or of Langfuse's, not of an embedding's."""
-    is_chat = bool(as_items(level.get("input")))
-    return (
-        is_chat or not _RESPONSES.isdisjoint(level) or str(level.get("url")).endswith("responses")
-    )
-
-
-def _has_input(level: Json) -> bool:
-    return bool(level.get("input")) and "instruction" not in level
+def _responses_body(levels: Sequence[Json]) -> Json | None:
+    """The level with an ``input`` in the Responses form or in Langfuse's, not an embedding's."""
+    body = next((each for each in levels if each.get("input")), None)
+    if body is None or "instruction" in body:
+        return None
+    marks = any(not _RESPONSES.isdisjoint(each) for each in levels)
+    is_chat = bool(as_items(body["input"])) or str(levels[0].get("url")).endswith("responses")
+    return body if marks or is_chat or "output" in _answer(levels) else None
 
 
 def _other_form(levels: Sequence[Json]) -> str:

@@ -119,8 +119,8 @@ def openai_tools(tools: Sequence[Json]) -> Iterator[Json]:
     """Tools with their schemas under ``function``; other tools stay as they are."""
     for each in tools:
         declared = each.get("functionDeclarations") or each.get("function_declarations")
-        if isinstance(declared, list):
-            yield from openai_tools(declared)
+        if items := as_items(declared):
+            yield from openai_tools(items)
             continue
         tool = as_object(each.get("toolSpec")) or each
         keys = ("input_schema", "parameters", "inputSchema", "parametersJsonSchema")
@@ -238,8 +238,8 @@ def answer_fields(answer: Json, index: int) -> Json:
         return _message_fields([message])
     if index:
         return {}
-    if isinstance(output, list) and all(isinstance(each, dict) for each in output):
-        return _message_fields(output)
+    if (items := as_items(output)) is not None:
+        return _message_fields(items)
     message = as_object(answer.get("message")) or as_object(
         (as_object(output) or {}).get("message")
     )
