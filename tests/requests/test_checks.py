@@ -146,6 +146,8 @@ def test_lines_twice_and_several_models_are_said(tmp_path: Path) -> None:
     at = 1_760_000_000
     rows = [{"prompt": f"{n} {TEXT}", "timestamp": at + n, "model": f"m{n % 2}"} for n in range(4)]
     twice, models = doubts(log(tmp_path, rows + rows[:3]))[::-1]
+    whole_seconds = [{**row, "timestamp": at} for row in rows]
+    assert doubts(log(tmp_path, whole_seconds * 2))[-1].startswith("4 of 8 requests")
     assert models.endswith("several models, taken together here: m0 (4), m1 (3) [models]")
     assert twice.startswith("3 of 7 requests (first log.jsonl:5) have the time and the text")
 

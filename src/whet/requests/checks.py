@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any, Final
@@ -43,13 +43,13 @@ _SHORTER_SHARE: Final = 0.05
 _LOOK: Final = 1_000
 """Requests whose counts are compared with their characters and words."""
 _MOST_KEYS: Final = 100_000
+_MOST_AT_ONCE: Final = 50
+"""Requests of one time that are compared with one another."""
 _UNTIMED: Final = "have no time: they stay behind the request before them"
 _ODD: Final[Mapping[str, FindingName]] = {
     _UNTIMED: "times",
     "have a time that is not understood; write it as 2025-11-27T08:00:00Z": "times",
-    "have the time and the text of the request before: lines that are in the log twice?": (
-        "duplicates"
-    ),
+    "have the time and the text of an earlier one: lines that are in the log twice?": "duplicates",
     "have a prompt that says it was truncated": "truncated",
     "have a prompt of fewer bytes than the log counts tokens: redacted or cut": "redacted",
     f"have over {_MOST_BYTES} bytes of prompt for each token that the log counts: it counts "
@@ -87,7 +87,7 @@ class LogCheck:
         self._sessions = set[str]()
         self._turns: dict[int, int] = {}
         self._longer = self._shorter = 0
-        self._before: LoggedRequest | None = None
+        self._same_time = deque[LoggedRequest](maxlen=_MOST_AT_ONCE)
 
     def add(self, request: LoggedRequest) -> None:
         """Count one request; a row of lengths has no text to check."""
@@ -98,9 +98,11 @@ class LogCheck:
             return
         if request.at_ns is None:
             self._odd.add(_UNREAD if request.odd_time else _UNTIMED, request.place)
-        elif self._before is not None and _same(request, self._before):
+        elif any(_same(request, each) for each in self._same_time):
             self._odd.add(_TWICE, request.place)
-        self._before = request
+        if self._same_time and self._same_time[-1].at_ns != request.at_ns:
+            self._same_time.clear()
+        self._same_time.append(request)
         self._unread.update(request.unread)
         self._add_conversation(request)
         if not TEMPLATE_FIELDS.isdisjoint(request.sampling):
@@ -187,7 +189,7 @@ class LogCheck:
         yield from self._of_all()
 
     def _of_all(self) -> Iterator[str]:
-        """What no single request shows."""
+        """What no single request shows of the texts and counts."""
         (_, same), *_ = self._ends.most_common(1) or [(0, 0)]
         if self._requests >= _FEWEST and same >= _ONE_TEXT * self._requests:
             every = "all" if same == self._requests else f"{same:,} of"
@@ -197,7 +199,9 @@ class LogCheck:
                 "such as a hash: they may be redacted",
             )
         if self._unread:
-            names = (f"{name} of {plural(n, 'request')}" for name, n in self._unread.most_common(5))
+            names = (
+                f"{name:.40} of {plural(n, 'request')}" for name, n in self._unread.most_common(5)
+            )
             text = "fields of the log that are neither counted nor sent, as whet does not know them"
             yield finding("not-read", f"{text}: {', '.join(names)}")
         if 2 * self._characters > min(len(self._tokens), _LOOK):
@@ -214,6 +218,10 @@ class LogCheck:
                 f"{count:,} of {plural(self._requests, 'request')} end in a text of {longest:,} "
                 "characters, and none is longer: they may be cut there",
             )
+        yield from self._of_conversations()
+
+    def _of_conversations(self) -> Iterator[str]:
+        """What conversations show of the order and of the sessions."""
         if (
             not self._in_file_order
             and self._shorter > max(_FEW_SHORTER, _SHORTER * self._longer)
@@ -228,7 +236,7 @@ class LogCheck:
         if self._requests >= _FEWEST and len(self._sessions) == 1 and len(self._turns) > 1:
             yield finding(
                 "sessions",
-                f"all requests have one session ({next(iter(self._sessions))}) and begin with "
+                f"all requests have one session ({next(iter(self._sessions)):.40}) and begin with "
                 f"{len(self._turns):,} questions: it is probably that of a project; remove the key",
             )
 
