@@ -78,6 +78,13 @@ class PromptEncoder:
             )
         ]
 
+    def answer_tokens(self, request: LoggedRequest) -> int | None:
+        """The answer's length as the server counted it, else of its text; None without either."""
+        if request.output_tokens is not None:
+            return request.output_tokens
+        text = (request.reasoning or "") + (request.output or "")
+        return len(self.encode(text)) if text else None
+
     def decode(self, ids: Ids) -> str:
         """The text of token ids, special tokens included."""
         return str(self._fast.decode(ids.tolist(), skip_special_tokens=False))

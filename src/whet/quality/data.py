@@ -164,7 +164,8 @@ class Encoder:
         """A whole document: a chat without an opening for one more turn, or plain text."""
         if request.prompt is not None:
             return tuple(self._tokenizer.encode(request.prompt + (request.output or "")))
-        return self._ids(self._chat(plain_messages(request), {}, answered=True))
+        messages = plain_messages(request)
+        return self._ids(self._chat(messages, {}, answered=True, tools=request.tools))
 
     def task(self, task: Task) -> Ids:
         """A question up to where the assistant speaks."""
@@ -181,17 +182,16 @@ class Encoder:
     def _ids(self, text: str) -> Ids:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _chat(
-        self, messages: Sequence[Json], own: Mapping[str, Any], *, answered: bool = False
-    ) -> str:
+    def _chat(self, messages: Sequence[Json], own: Mapping[str, Any], **more: Any) -> str:
         if not self._template.source:
             raise UsageError(
                 f"the tokenizer in {self._folder} has no chat template",
                 fix='add one, or give held-out documents as {"text": …} and leave chat tasks out',
             )
-        plain = [{key: message[key] for key in ("role", "content")} for message in messages]
+        keys = ("role", "content", "tool_calls")
+        plain = [{key: each[key] for key in keys if key in each} for each in messages]
         try:
-            return self._template.chat(plain, answered=answered, variables=own)
+            return self._template.chat(plain, variables=own, **more)
         except TemplateProblem as problem:
             raise UsageError(
                 f"{problem}, whose roles are {[message['role'] for message in plain]}",

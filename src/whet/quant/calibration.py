@@ -184,6 +184,7 @@ def _cut(ids: Sequence[int], max_tokens: int, dice: random.Random) -> tuple[int,
 
 
 def _warnings(reader: LogReader, sampled: Sequence[LoggedRequest]) -> Iterator[str]:
+    yield from reader.check.doubts()
     for each in reader.left_out():
         if each.reason == INCOMPLETE:
             yield f"the last line ({each.first}) is incomplete; all other lines were read"
