@@ -26,7 +26,6 @@ from whet.core.spec import SearchSpec
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.explore import next_loads, next_wave
 from whet.flow.run.search.outcomes import Outcome, incumbent
-from whet.flow.run.search.values import compile_key
 
 MINUTES: Final = (10, 18, 30)
 SEEDS: Final = 20
@@ -72,7 +71,7 @@ class Session:
             batch = batch[:-1]
         self.left_s -= self._seconds(batch, len(loads))
         for each in batch:
-            self.keys.add(compile_key(each.value))
+            self.keys.add(_compile_key(each))
             self.made.add(each.value.get("weights", ""))
         self.idle_s = 0.0 if self.history else _NEW_S
         self.history += [self._outcome(each, loads) for each in batch]
@@ -87,7 +86,7 @@ class Session:
     def _seconds(self, batch: Sequence[Outcome], loads: int) -> float:
         if not batch:
             return 0.0
-        start = max(_KNOWN_S if compile_key(each.value) in self.keys else _NEW_S for each in batch)
+        start = max(_KNOWN_S if _compile_key(each) in self.keys else _NEW_S for each in batch)
         new = {each.value.get("weights", "") for each in batch} - self.made - {""}
         recipes = [_QUANTIZING_S.get(name, _FOUR_BITS_S) for name in new]
         quantizing = sum(recipes) - min(self.idle_s, max(recipes, default=0.0))
@@ -128,6 +127,24 @@ def _noisy(cell: Cell, noise: float) -> Cell:
     factor = math.exp(noise)
     latencies = {name: value * factor for name, value in cell.latencies.items()}
     return replace(cell, cost=cell.cost * factor, latencies=latencies)
+
+
+def _compile_key(outcome: Outcome) -> str:
+    """Equal for two configurations if the second finds the first's compiled graphs.
+
+    Seen of vLLM 0.33 (``results/search-h200``): the numbers of draft tokens and of API servers do
+    not matter, everything else does.
+    """
+    value = {**outcome.value}
+    drafts, args = {**value.pop("speculation", {})}, {**value.pop("args", {})}
+    drafts.pop("num_tokens", None)
+    args.pop("api_server_count", None)
+    return repr(
+        [
+            sorted((name, repr(item)) for name, item in each.items())
+            for each in (value, drafts, args)
+        ]
+    )
 
 
 def replay(session: Session) -> tuple[str, Load] | None:

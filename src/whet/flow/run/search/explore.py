@@ -20,7 +20,7 @@ from whet.core.spec import SIXTEEN_BIT, SearchSpec
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.outcomes import Outcome, find, incumbent
 from whet.flow.run.search.playbook import MOVES, Move, Option, options
-from whet.flow.run.search.values import compile_key, distinct_name, key_of, name_of, neighbours
+from whet.flow.run.search.values import distinct_name, key_of, name_of, neighbours
 from whet.flow.run.situation import Situation
 
 _WORTH_A_START: Final = 1.005
@@ -114,29 +114,7 @@ def next_wave(
     if chosen and not _is_opening(history) and chosen[0].move in _BY_NAME:
         further = filter(fits, _then(situation, chosen[0], base, history, spec))
         chosen[1:1] = islice(further, 1)
-    return _quick(_distinct(chosen, history), history)[:width], left_out
-
-
-def _quick(chosen: list[Candidate], history: Sequence[Outcome]) -> list[Candidate]:
-    """Leave to later waves what has to be compiled, where the most promising has not.
-
-    A wave waits for its slowest start.
-    """
-    import os
-
-    mode = os.environ.get("WMODE", "0")
-    if mode == "0" or not chosen or _is_opening(history):
-        return chosen
-    known = {compile_key(each.value) for each in history}
-    quick = [each for each in chosen if compile_key(each.value) in known]
-    slow = [each for each in chosen if compile_key(each.value) not in known]
-    if mode == "1":
-        return quick if quick and quick[0] is chosen[0] else chosen
-    if mode == "2":
-        return quick if len(quick) > 1 and quick[0] is chosen[0] else chosen
-    if mode == "3":
-        return quick if quick[:1] == chosen[:1] else slow
-    return quick or slow
+    return _distinct(chosen, history)[:width], left_out
 
 
 def _ordered(

@@ -50,20 +50,6 @@ def key_of(value: Value) -> str:
     return repr(sorted((name, repr(item)) for name, item in _flat(value).items()))
 
 
-def compile_key(value: Value) -> str:
-    """Return a text that is the same for two configurations if they share compiled graphs.
-
-    Seen of vLLM 0.33: neither the number of draft tokens nor that of API servers matters
-    (``results/search-h200``).
-    """
-    flat = _flat(value)
-    drafts = {
-        name: item for name, item in flat.pop("speculation", {}).items() if name != "num_tokens"
-    }
-    flat = {name: item for name, item in flat.items() if name != "args.api_server_count"}
-    return repr((drafts, sorted((name, repr(item)) for name, item in flat.items())))
-
-
 def _flat(value: Value) -> dict[str, Any]:
     """Flags as keys of their own; a default that is written out is left out."""
     flat = {name: item for name, item in value.items() if name != "args"}
