@@ -35,6 +35,11 @@ CHAT_TEMPLATE = (
 
 def train_tokenizer(seed: int, count: int) -> Tokenizer:
     """A tokenizer trained on ``count`` training chats."""
+    return bpe_tokenizer(_texts(seed, count), vocabulary=VOCABULARY)
+
+
+def bpe_tokenizer(texts: Iterator[str], *, vocabulary: int) -> Tokenizer:
+    """A tokenizer of ``vocabulary`` pieces trained on ``texts``."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -44,12 +49,12 @@ def train_tokenizer(seed: int, count: int) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(seed, count), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
