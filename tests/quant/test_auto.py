@@ -10,22 +10,23 @@ from typing import Any
 import pytest
 import torch
 
+from tests.quant.conftest import TEXT
 from whet.core.errors import QuantizationError, UsageError, WhetError
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.quality.statistics import document_mean
 from whet.quant import Judge, gptq, load_calibration, quantize, quantize_many
 from whet.quant.auto import choose
-from whet.quant.calibration import is_held_out
-from whet.requests import LoggedRequest, LogReader
+from whet.quant.calibration import conversation_key, held_out
+from whet.requests import LogReader
 
-TEXT = {"group_size": 64, "calibration": {"samples": 100, "max_tokens": 48}}
-AUTO = RecipeSpec.model_validate({**TEXT, "method": "auto"})
+BASE = {"group_size": 64, "calibration": {"samples": 100, "max_tokens": 48}}
+AUTO = RecipeSpec.model_validate({**BASE, "method": "auto"})
 
 
 @dataclass(frozen=True)
 class Made:
-    """A checkpoint by ``auto``, its text, and the same text without the conversations that judge."""
+    """A checkpoint by ``auto``, its text, and the conversations that fit and that judge."""
 
     done: QuantizedCheckpoint
     log: Path
@@ -45,7 +46,7 @@ def judge(text: Path) -> Judge:
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sixty conversations of unequal length."""
-    words = "the order was shipped on monday and a customer asks for refund of broken lamp".split()
+    words = TEXT.split()
     rows = [{"text": " ".join(words[i % 9 :] * (1 + i % 4)) + f" {i}"} for i in range(60)]
     return write_lines(tmp_path_factory.mktemp("auto") / "log.jsonl", rows)
 
@@ -56,8 +57,10 @@ def made(source: Path, log: Path, tmp_path_factory: pytest.TempPathFactory) -> M
     requests = list(LogReader(log, documents=True))
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     parts: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    judging = held_out(log, calibrates=True)
+    assert len(judging) == 12, "a fifth of sixty"
     for request, line in zip(requests, lines, strict=True):
-        parts[is_held_out(request)].append(line)
+        parts[conversation_key(request) in judging].append(line)
     done = quantize(source, folder / "out", AUTO, calibration=log, judge=judge(log))
     assert [path.name for path in folder.iterdir()] == ["out"], "nothing is left of the other"
     return Made(
@@ -71,7 +74,7 @@ def made(source: Path, log: Path, tmp_path_factory: pytest.TempPathFactory) -> M
 def named(source: Path, made: Made, folder: Path) -> dict[str, QuantizedCheckpoint]:
     """Each method by name on the text that ``auto`` fitted on."""
     wanted = {
-        method: (folder / method, RecipeSpec.model_validate({**TEXT, "method": method}))
+        method: (folder / method, RecipeSpec.model_validate({**BASE, "method": method}))
         for method in ("awq", "gptq")
     }
     outcomes = quantize_many(source, wanted, calibration=made.fitted)
@@ -154,20 +157,34 @@ def test_probabilities_that_are_no_numbers_choose_nothing(tmp_path: Path) -> Non
         choose({"awq": [(0.1, 9)], "gptq": [(float("nan"), 9)]}, judge(tmp_path))
 
 
-def test_a_conversation_is_on_one_side_however_far_it_went() -> None:
-    def turn(number: int, turns: int) -> LoggedRequest:
+def test_a_conversation_is_on_one_side_however_far_it_went(tmp_path: Path) -> None:
+    def turn(number: int, turns: int) -> dict[str, Any]:
         opening = {"role": "user", "content": f"question {number}"}
-        more = [{"role": "user", "content": f"and {each}"} for each in range(turns)]
-        return LoggedRequest(place="", messages=(opening, *more))
+        return {
+            "messages": [
+                opening,
+                *({"role": "user", "content": str(each)} for each in range(turns)),
+            ]
+        }
 
-    sides = [is_held_out(turn(number, 0)) for number in range(2000)]
-    assert 0.17 < sum(sides) / len(sides) < 0.23
-    assert all(is_held_out(turn(number, 3)) is side for number, side in enumerate(sides))
+    log = write_lines(tmp_path / "log.jsonl", [turn(i, j) for i in range(50) for j in (0, 3)])
+    judging = held_out(log, calibrates=True)
+    assert len(judging) == 10
+    keys = [conversation_key(request) for request in LogReader(log, documents=True)]
+    assert keys[::2] == keys[1::2]
+    assert held_out(log, calibrates=False) == set(keys)
+
+
+def test_what_judges_is_taken_out_of_another_text(source: Path, made: Made, tmp_path: Path) -> None:
+    """The whole log calibrates and a part of it judges: the rest is what ``auto`` fitted on."""
+    done = quantize(source, tmp_path / "out", AUTO, calibration=made.log, judge=judge(made.heldout))
+    assert done.weights_sha256 == made.done.weights_sha256
+    assert done.choice == made.done.choice
 
 
 def test_text_without_a_conversation_to_judge_is_refused(source: Path, tmp_path: Path) -> None:
     text = write_lines(tmp_path / "one.jsonl", [{"text": "the order was shipped"}])
-    with pytest.raises(UsageError, match=r"one.jsonl has too few conversations for method auto"):
+    with pytest.raises(UsageError, match=r"one.jsonl has no conversation beside those"):
         quantize(source, tmp_path / "out", AUTO, calibration=text, judge=judge(text))
     assert not (tmp_path / "out").exists()
 
@@ -181,7 +198,7 @@ def test_a_method_that_fails_leaves_nothing_and_stops_no_other_recipe(
     monkeypatch.setattr(gptq, "reversed_factor", fails)
     wanted = {
         "auto": (tmp_path / "auto", AUTO),
-        "awq": (tmp_path / "awq", RecipeSpec.model_validate(TEXT)),
+        "awq": (tmp_path / "awq", RecipeSpec.model_validate(BASE)),
     }
     outcomes = quantize_many(source, wanted, calibration=log, judge=judge(log))
     assert isinstance(outcomes["auto"], WhetError)

@@ -26,7 +26,7 @@ from whet.core.records.quant import MethodChoice, QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.spec.recipe import Method
 from whet.core.staging import staged
-from whet.quant.calibration import Calibration, Judge, is_held_out, load_for
+from whet.quant.calibration import Calibration, Judge, conversation_key, held_out, load_for
 from whet.quant.checkpoint_record import CacheKey, write_record
 from whet.quant.gram import float32_products
 from whet.quant.layer_pass import SourceModel, open_stream, read_model, run_pass
@@ -59,7 +59,10 @@ def quantize_auto(
     started, (out, key) = time.monotonic(), job
     text = key.recipe.calibration.model_copy(update={"samples": _DOCUMENTS})
     drawn = key.recipe.model_copy(update={"calibration": text})
-    documents = load_for(drawn, facts, judge.text, is_held_out)
+    judging = held_out(judge.text, calibrates=key.calibration_sha256 == key.heldout_sha256)
+    documents = load_for(
+        drawn, facts, judge.text, lambda request: conversation_key(request) in judging
+    )
     with staged(out) as stage:
         jobs = {
             method: (
@@ -72,7 +75,7 @@ def quantize_auto(
             facts,
             jobs,
             calibration=calibration,
-            among=lambda request: not is_held_out(request),
+            among=lambda request: conversation_key(request) not in judging,
             progress=progress,
             device=device,
         )

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 _FORMS: Final = "JSONL rows with messages, text or prompt, or a request log"
 _MIN_TOKENS: Final = 2
-_HELD_OUT: Final = 256 // 5
+_HELD_OUT: Final = 0.2
+"""Share of the conversations that judge where their text calibrates, too."""
 
 Among = Callable[[LoggedRequest], bool]
 """Which requests may be sampled."""
@@ -61,11 +62,16 @@ class Judge:
     mean: Callable[[Sequence[tuple[float, int]]], Estimate]
 
 
-def is_held_out(request: LoggedRequest) -> bool:
-    """Return whether the conversation is of the fifth that judges, by its hash, in any file."""
+def conversation_key(request: LoggedRequest) -> bytes:
+    """Return a hash that all requests of a conversation share, in whichever file they are."""
     key = conversation_of(request)
-    data = key.encode() if isinstance(key, str) else key
-    return hashlib.blake2b(data, person=b"held-out").digest()[0] < _HELD_OUT
+    return hashlib.blake2b(key.encode() if isinstance(key, str) else key, digest_size=16).digest()
+
+
+def held_out(text: Path, *, calibrates: bool) -> frozenset[bytes]:
+    """Return the conversations of ``text`` that judge: a fifth, by hash, where it calibrates."""
+    keys = sorted({*map(conversation_key, filter(_has_text, LogReader(text, documents=True)))})
+    return frozenset(keys[: max(1, round(_HELD_OUT * len(keys)))] if calibrates else keys)
 
 
 def load_calibration(
@@ -103,7 +109,7 @@ def load_calibration(
     ids = tuple(sample for sample in cut if len(sample) >= _MIN_TOKENS)
     if not ids and among is not None:
         raise UsageError(
-            f"{path} has too few conversations for method auto, which chooses by a fifth of them",
+            f"{path} has no conversation beside those that method auto chooses by",
             fix="give more text, or name the method",
         )
     if not ids:
