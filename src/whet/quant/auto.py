@@ -57,18 +57,10 @@ def quantize_auto(
     if judge is None:
         raise UsageError("method auto needs held-out text", fix="give it, or name the method")
     started, (out, key) = time.monotonic(), job
-    text = key.recipe.calibration.model_copy(update={"samples": _DOCUMENTS})
-    drawn = key.recipe.model_copy(update={"calibration": text})
     judging = held_out(judge.text, calibrates=key.calibration_sha256 == key.heldout_sha256)
-    documents = load_for(
-        drawn, facts, judge.text, lambda request: conversation_key(request) in judging
-    )
     with staged(out) as stage:
         jobs = {
-            method: (
-                stage.folder / method,
-                replace(key, recipe=key.recipe.model_copy(update={"method": method})),
-            )
+            method: (stage.folder / method, replace(key, recipe=_changed(key, method=method)))
             for method in _METHODS
         }
         outcomes = run_pass(
@@ -82,9 +74,16 @@ def quantize_auto(
         for outcome in outcomes.values():
             if isinstance(outcome, WhetError):
                 raise outcome
-        folders = [stage.folder / method for method in _METHODS]
+        text = key.recipe.calibration.model_copy(update={"samples": _DOCUMENTS})
+        documents = load_for(
+            _changed(key, calibration=text),
+            facts,
+            judge.text,
+            lambda request: conversation_key(request) in judging,
+        )
+        folders = [folder for folder, _ in jobs.values()]
         sums = divergences(read_model(facts, device), folders, key.recipe, documents)
-        choice = choose(dict(zip(_METHODS, sums, strict=True)), judge)
+        choice = choose(dict(zip(jobs, sums, strict=True)), judge)
         chosen = outcomes[next(iter(choice.kl))]
         assert isinstance(chosen, QuantizedCheckpoint)
         for path in Path(chosen.path).iterdir():
@@ -96,6 +95,10 @@ def quantize_auto(
         write_record(stage.folder, key, done)
         stage.keep()
     return done
+
+
+def _changed(key: CacheKey, **change: object) -> RecipeSpec:
+    return key.recipe.model_copy(update=change)
 
 
 def choose(sums: Mapping[str, Sums], judge: Judge) -> MethodChoice:

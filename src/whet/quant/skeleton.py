@@ -48,14 +48,14 @@ class Skeleton:
             capped = getattr(text, "attn_logit_softcapping", None)
             build = AutoModelForCausalLM.from_config if kind is None else kind._from_config
             with torch.device("meta"):
-                self.model: Any = build(
+                self._model: Any = build(
                     config,
                     attn_implementation="eager" if capped else "sdpa",
                     experts_implementation=NAME,
                     dtype=self.dtype,
                 )
-            self.decoder: Any = self.model.get_decoder()
-            self._mapping = get_model_conversion_mapping(self.model)
+            self.decoder: Any = self._model.get_decoder()
+            self._mapping = get_model_conversion_mapping(self._model)
             _ = self.decoder.layers, self.decoder.rotary_emb, self.decoder.embed_tokens
         except _FAULTS as error:
             raise QuantizationError(
@@ -63,6 +63,11 @@ class Skeleton:
                 f"({type(error).__name__}: {error})",
                 fix="round to nearest instead (--method rtn)",
             ) from error
+
+    @property
+    def whole(self) -> Any:
+        """The model with its head."""
+        return self._model
 
     def load(
         self, tensors: Mapping[str, Tensor], layer: nn.Module, device: torch.device
@@ -79,7 +84,7 @@ class Skeleton:
             device_map={"": device},
             weight_mapping=self._mapping,  # type: ignore[arg-type]
         )
-        convert_and_load_state_dict_in_model(self.model, dict(tensors), config)
+        convert_and_load_state_dict_in_model(self._model, dict(tensors), config)
         return next((name for name, each in layer.state_dict().items() if each.is_meta), None)
 
 

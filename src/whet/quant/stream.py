@@ -159,7 +159,7 @@ class LayerStream:
 
     def load_head(self, tensors: Mapping[str, Tensor]) -> None:
         """Load what follows the layers, by full names; a head that is missing is the embedding."""
-        embedding, head = self._decoder.embed_tokens, self._skeleton.model.get_output_embeddings()
+        embedding, head = self._decoder.embed_tokens, self._skeleton.whole.get_output_embeddings()
         self._skeleton.load(tensors, embedding, self._device)
         if head.weight.is_meta:
             head.weight = embedding.weight
@@ -175,7 +175,7 @@ class LayerStream:
         self._decoder.layers = nn.ModuleList([*before, _SkippedLayer(inputs)])
         try:
             with self._translated("the head"):
-                logits = self._skeleton.model(inputs_embeds=inputs, use_cache=False).logits
+                logits = self._skeleton.whole(inputs_embeds=inputs, use_cache=False).logits
         finally:
             self._decoder.layers = self._layers
         return logits.squeeze(0).float().log_softmax(dim=-1)
