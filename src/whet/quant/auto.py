@@ -7,6 +7,7 @@ them does so with the weights of either.
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,6 @@ from whet.core.protocols import Progress
 from whet.core.records.model import ModelFacts
 from whet.core.records.quant import MethodChoice, QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
-from whet.core.spec.recipe import Method
 from whet.core.staging import staged
 from whet.quant.calibration import Calibration, Judge, conversation_key, held_out, load_for
 from whet.quant.checkpoint_record import CacheKey, write_record
@@ -33,7 +33,7 @@ from whet.quant.layer_pass import SourceModel, open_stream, read_model, run_pass
 from whet.quant.phase_timer import PhaseTimer
 from whet.quant.rounding import Grid, make_grid, unpack
 
-_METHODS: Final[tuple[Method, ...]] = ("awq", "gptq")
+_METHODS: Final = ("awq", "gptq")
 _DOCUMENTS: Final = 64
 _POSITIONS: Final = 128  # whose probabilities of a whole vocabulary are in memory at a time
 
@@ -105,7 +105,7 @@ def choose(sums: Mapping[str, Sums], judge: Judge) -> MethodChoice:
     """Compare two methods' sums over the same documents; ``QuantizationError`` for a NaN."""
     kl = {method: judge.mean(each) for method, each in sums.items()}
     for method, each in kl.items():
-        if each.value != each.value:
+        if math.isnan(each.value):
             raise QuantizationError(f"weights by {method} give no probabilities on held-out text")
     chosen, other = sorted(kl, key=lambda method: kl[method].value)
     pairs = zip(sums[chosen], sums[other], strict=True)
