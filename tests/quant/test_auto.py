@@ -9,15 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from tests.quant.conftest import TEXT
+from tests.quant.tiny_models import KINDS, TOWERS, write_tiny
+from whet.checkpoint.shards import TensorReader
 from whet.core.errors import QuantizationError, UsageError, WhetError
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.quality.statistics import document_mean
 from whet.quant import Judge, gptq, load_calibration, quantize, quantize_many
+from whet.quant.architecture import read_architecture
 from whet.quant.auto import choose
 from whet.quant.calibration import conversation_key, held_out
+from whet.quant.stream import LayerStream
 from whet.requests import LogReader
 
 BASE = {"group_size": 64, "calibration": {"samples": 100, "max_tokens": 48}}
@@ -84,8 +89,6 @@ def named(source: Path, made: Made, folder: Path) -> dict[str, QuantizedCheckpoi
 @torch.no_grad()
 def divergence(source: Path, checkpoint: str, documents: Path) -> float:
     """KL per token with transformers' own loading and forward of both whole models."""
-    from transformers import AutoModelForCausalLM
-
     ids = load_calibration(documents, source, samples=100, max_tokens=48, seed=0).ids
     models = [
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -120,6 +123,33 @@ def test_the_figures_are_those_of_the_whole_models_and_the_nearer_one_is_stored(
     assert choice.difference.value == pytest.approx(other - expected[least], rel=1e-3)
     documents = len(made.heldout.read_text().splitlines())
     assert {each.samples for each in choice.kl.values()} == {documents}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *TOWERS])
+@torch.no_grad()
+def test_layer_by_layer_gives_the_probabilities_of_the_whole_model(
+    kind: str, tmp_path: Path
+) -> None:
+    """Scaled and capped logits, tied heads and text decoders of larger models among them."""
+    folder = write_tiny(kind, tmp_path / kind)
+    config = json.loads((folder / "config.json").read_text())
+    if kind == "granite":
+        (folder / "config.json").write_text(json.dumps(config | {"logits_scaling": 4.0}))
+    ids = [[5, 9, 300, 41, 7, 8, 1000], [11, 12, 13]]
+    reader = TensorReader(folder)
+    shapes = {name: header.shape for name, header in reader.headers.items()}
+    architecture = read_architecture(config, shapes)
+    stream = LayerStream(folder, ids, architecture, torch.device("cpu"))
+    table = next(name for name in shapes if name.endswith("embed_tokens.weight"))
+    stream.embed(reader.read(table))
+    for index, prefix in enumerate(architecture.prefixes):
+        stream.advance(index, reader.read_below(prefix))
+    stream.load_head(reader)
+    loader: Any = AutoModelForImageTextToText if kind in TOWERS else AutoModelForCausalLM
+    whole = loader.from_pretrained(folder, dtype=torch.float32).eval()
+    for document, states in zip(sorted(ids, key=len), stream.states(), strict=True):
+        expected = whole(torch.tensor([document])).logits[0].log_softmax(-1)
+        torch.testing.assert_close(stream.log_probabilities(states), expected, atol=2e-4, rtol=1e-3)
 
 
 def test_the_reason_has_both_figures(made: Made) -> None:

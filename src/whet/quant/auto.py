@@ -129,14 +129,11 @@ def divergences(
         for index, prefix in enumerate(model.architecture.prefixes):
             for reader, stream in zip(readers, streams, strict=True):
                 stream.advance(index, _weights(reader, prefix, grid, model.device))
-        head, stem = streams[0], model.architecture.prefixes[0].partition("layers.")[0]
-        outside = (name for name in model.reader.headers if "layers." not in name)
-        names = [name for name in outside if "lm_head." in name or name.startswith(stem)]
-        head.load_head({name: model.reader.read(name, model.device) for name in names})
+        streams[0].load_head(model.reader)
         for states in zip(*(stream.states() for stream in streams), strict=True):
             totals = [0.0] * len(folders)
             for parts in zip(*(state.split(_POSITIONS) for state in states), strict=True):
-                source, *others = map(head.log_probabilities, parts)
+                source, *others = map(streams[0].log_probabilities, parts)
                 for place, each in enumerate(others):
                     kl = functional.kl_div(each, source, reduction="sum", log_target=True)
                     totals[place] += float(kl)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from whet.checkpoint.shards import TensorReader
 from whet.core.errors import QuantizationError
 from whet.quant.architecture import CACHED, Architecture, UnitMap
 from whet.quant.gram import InputMeter, InputStats
@@ -157,8 +158,12 @@ class LayerStream:
             for hidden in batch.hidden:
                 yield hidden[: next(lengths)]
 
-    def load_head(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load what follows the layers, by full names; a head that is missing is the embedding."""
+    def load_head(self, reader: TensorReader) -> None:
+        """Load what follows the layers; a head that is missing is the embedding."""
+        stem = self._architecture.prefixes[0].partition("layers.")[0]
+        outside = [name for name in reader.headers if "layers." not in name]
+        names = [name for name in outside if "lm_head." in name or name.startswith(stem)]
+        tensors = {name: reader.read(name, self._device) for name in names}
         embedding, head = self._decoder.embed_tokens, self._skeleton.whole.get_output_embeddings()
         self._skeleton.load(tensors, embedding, self._device)
         if head.weight.is_meta:
@@ -188,7 +193,7 @@ class LayerStream:
             raise QuantizationError(
                 f"transformers cannot run {part} of {self._architecture.model_type!r} alone "
                 f"({type(error).__name__}: {error})",
-                fix="round to nearest instead (--method rtn)",
+                fix="round to nearest instead (--method rtn), or in place of auto name the method",
             ) from error
 
     def _load(self, prefix: str, index: int, tensors: Mapping[str, Tensor]) -> nn.Module:

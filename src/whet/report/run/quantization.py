@@ -32,7 +32,7 @@ def _recipe(run: Run, name: str, done: QuantizedCheckpoint) -> Iterator[Node]:
         f"{human_duration(done.seconds)} on {done.device}. {_summary(done)}"
     )
     if done.choice is not None:
-        yield Paragraph(text=f"Of both methods: {done.choice.reason}.")
+        yield Paragraph(text=f"Chosen: {done.choice.reason}.")
     if done.calibration is not None:
         text = done.calibration
         yield Paragraph(
