@@ -27,7 +27,7 @@ from whet.core.records.quant import MethodChoice, QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.staging import staged
 from whet.quant.calibration import Calibration, Judge, conversation_key, held_out, load_for
-from whet.quant.checkpoint_record import CacheKey, write_record
+from whet.quant.checkpoint_record import RECORD, CacheKey, write_record
 from whet.quant.gram import float32_products
 from whet.quant.layer_pass import SourceModel, open_stream, read_model, run_pass
 from whet.quant.phase_timer import PhaseTimer
@@ -86,6 +86,7 @@ def quantize_auto(
         choice = choose(dict(zip(jobs, sums, strict=True)), judge)
         chosen = outcomes[next(iter(choice.kl))]
         assert isinstance(chosen, QuantizedCheckpoint)
+        Path(chosen.path, RECORD).unlink()
         for path in Path(chosen.path).iterdir():
             path.rename(stage.folder / path.name)
         for folder in folders:
