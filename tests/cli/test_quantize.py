@@ -28,7 +28,7 @@ def model(tmp_path: Path) -> Path:
         ("--scheme W8A8 --method auto", "W8A8 is made by smoothquant, gptq, rtn, not by auto"),
         ("--scheme NF4", "--scheme: must be 'W4A16', 'W8A16', 'W8A8', "),
         ("--scheme FP8 --method awq", "FP8 is made by rtn, not by awq"),
-        ("--method hqq", "--method: must be 'awq', 'gptq', 'smoothquant' "),
+        ("--method hqq", "--method: must be 'awq', 'gptq', 'smoothquant', 'rtn' or 'auto'"),
         (
             "--scheme FP8 --group-size 64",
             "--group-size has no meaning for FP8, whose groups are given; leave it out, or choose "

@@ -183,7 +183,8 @@ class LayerStream:
                 logits = self._skeleton.whole(inputs_embeds=inputs, use_cache=False).logits
         finally:
             self._decoder.layers = self._layers
-        return logits.squeeze(0).float().log_softmax(dim=-1)
+        probabilities: Tensor = logits.squeeze(0).float().log_softmax(dim=-1)
+        return probabilities
 
     @contextmanager
     def _translated(self, part: str) -> Iterator[None]:

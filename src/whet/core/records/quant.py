@@ -62,7 +62,7 @@ class MethodChoice:
 
     @property
     def reason(self) -> str:
-        """Both figures, and whether the documents tell the methods apart."""
+        """Both figures, and whether the documents distinguish the methods."""
         (chosen, least), (other, most) = self.kl.items()
         ends = self.difference.low, self.difference.high
         low, high = (math.nan if end is None else 1e3 * end for end in ends)
