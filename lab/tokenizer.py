@@ -35,11 +35,6 @@ CHAT_TEMPLATE = (
 
 def train_tokenizer(seed: int, count: int) -> Tokenizer:
     """A tokenizer trained on ``count`` training chats."""
-    return bpe_tokenizer(_texts(seed, count), vocabulary=VOCABULARY)
-
-
-def bpe_tokenizer(texts: Iterator[str], *, vocabulary: int) -> Tokenizer:
-    """A tokenizer of ``vocabulary`` pieces trained on ``texts``."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -49,12 +44,12 @@ def bpe_tokenizer(texts: Iterator[str], *, vocabulary: int) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
+        vocab_size=VOCABULARY,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(_texts(seed, count), trainer)
     return tokenizer
 
 

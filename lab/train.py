@@ -11,7 +11,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,9 @@ from lab.tokenizer import PAD_ID, load_tokenizer, save_tokenizer
 
 CORPUS_SEED = 1000
 """Seeds from here on are training shards; the demo run's inputs use small seeds."""
+
+
+Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,12 +44,17 @@ class Recipe:
     device: str = "cuda"
 
 
-def train(recipe: Recipe, data: list[Rows], log: Path) -> Llama:
-    """Cosine-scheduled AdamW over shuffled batches; a line of ``log`` every 100 steps."""
+def train(recipe: Recipe, data: list[Rows], log: Path, start: Weights | None = None) -> Llama:
+    """Cosine-scheduled AdamW over shuffled batches; a line of ``log`` every 100 steps.
+
+    ``start`` are the weights to begin with, random ones by default.
+    """
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     on_gpu = recipe.device == "cuda"
     model = Llama(recipe.shape).to(recipe.device)
+    if start is not None:
+        model.load_state_dict(start)
     step_loss = torch.compile(_loss_of(model), dynamic=False, disable=not on_gpu)
     decayed = [value for value in model.parameters() if value.dim() > 1]
     plain = [value for value in model.parameters() if value.dim() == 1]
