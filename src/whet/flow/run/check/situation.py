@@ -122,7 +122,7 @@ def _recipes(facts: Facts) -> Iterator[tuple[str, RecipeSpec]]:
     spec, folder = facts.spec, Path(facts.target.path)
     if facts.target.stored.scheme not in UNQUANTIZED:
         return
-    own = {name: each for name, each in spec.recipes.items() if each != RecipeSpec()}
+    own = {name: each for name, each in spec.recipes.items() if each != RecipeSpec(method="awq")}
     for name, usual in {**RECIPES, **own}.items():
         for recipe in working_recipes(folder, usual):
             if (recipe.scheme, recipe.kv_cache) != (usual.scheme, usual.kv_cache):
