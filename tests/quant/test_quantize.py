@@ -29,7 +29,7 @@ def written(
 ) -> tuple[Path, QuantizedCheckpoint]:
     out = tmp_path_factory.mktemp("out") / "awq"
     recipe = RecipeSpec.model_validate(
-        {"group_size": 64, "calibration": {"samples": 24, "max_tokens": 48}}
+        {"method": "awq", "group_size": 64, "calibration": {"samples": 24, "max_tokens": 48}}
     )
     return out, quantize(source, out, recipe, calibration=calibration)
 
