@@ -157,7 +157,7 @@ def test_the_reason_has_both_figures(made: Made) -> None:
     assert choice is not None
     for each in choice.kl.values():
         assert f"{1e3 * each.value:.3f}" in choice.reason
-    assert choice.reason.startswith(f"{made.done.method} and not ")
+    assert choice.reason.startswith(f"{made.done.method}, not ")
 
 
 def test_the_same_command_returns_the_finished_one(
@@ -228,7 +228,7 @@ def test_a_method_that_fails_leaves_nothing_and_stops_no_other_recipe(
     monkeypatch.setattr(gptq, "reversed_factor", fails)
     wanted = {
         "auto": (tmp_path / "auto", AUTO),
-        "awq": (tmp_path / "awq", RecipeSpec.model_validate(BASE)),
+        "awq": (tmp_path / "awq", RecipeSpec.model_validate({**BASE, "method": "awq"})),
     }
     outcomes = quantize_many(source, wanted, calibration=log, judge=judge(log))
     assert isinstance(outcomes["auto"], WhetError)

@@ -66,11 +66,11 @@ class MethodChoice:
         (chosen, least), (other, most) = self.kl.items()
         ends = self.difference.low, self.difference.high
         low, high = (math.nan if end is None else 1e3 * end for end in ends)
+        spread = "" if low > 0 else "; the difference is within their spread"
         return (
-            f"{chosen} and not {other}: KL to 16 bit {1e3 * least.value:.3f} and not "
-            f"{1e3 * most.value:.3f} ×10⁻³ on {least.samples} held-out documents, 95% interval of "
-            f"the difference [{low:.3f}, {high:.3f}]"
-            + ("" if low > 0 else ", which is within their spread")
+            f"{chosen}, not {other}: KL to 16 bit {1e3 * least.value:.3f} against "
+            f"{1e3 * most.value:.3f} ×10⁻³ on {least.samples} held-out documents (difference "
+            f"[{low:.3f}, {high:.3f}]){spread}"
         )
 
 
