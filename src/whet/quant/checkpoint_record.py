@@ -24,11 +24,15 @@ _REPLACED: Final = {"config.json", RECORD}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheKey:
-    """Everything that decides what a checkpoint holds. Equal keys give equal checkpoints."""
+    """Everything that decides what a checkpoint holds. Equal keys give equal checkpoints.
+
+    ``heldout_sha256`` is of the text that chose the method, None where the recipe names it.
+    """
 
     source_weights_sha256: str
     recipe: RecipeSpec
     calibration_sha256: str
+    heldout_sha256: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +49,16 @@ class CheckpointRecord:
         return [name for name, size in self.files.items() if sizes[name] != size]
 
 
-def cache_key(source_weights_sha256: str, recipe: RecipeSpec, calibration: Path) -> CacheKey:
-    """The key; it has the content of the calibration file, not its path."""
+def cache_key(
+    source_weights_sha256: str, recipe: RecipeSpec, calibration: Path, heldout: Path | None
+) -> CacheKey:
+    """The key; it has the content of the files, not their paths."""
     text = recipe.calibration.model_copy(update={"source": None})
     return CacheKey(
         source_weights_sha256=source_weights_sha256,
         recipe=recipe.model_copy(update={"calibration": text}),
         calibration_sha256=calibration_sha256(calibration),
+        heldout_sha256=None if heldout is None else calibration_sha256(heldout),
     )
 
 

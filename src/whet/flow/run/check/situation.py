@@ -35,11 +35,11 @@ from whet.predict.feasibility import COPY_FIX, copy_difference, longest_request
 from whet.quant.suitability import working_recipes
 
 RECIPES: Final = {
-    "int4": RecipeSpec(),
+    "int4": RecipeSpec(method="auto"),
     "fp8": RecipeSpec(method="rtn", scheme="FP8_DYNAMIC"),
     "fp8-kv": RecipeSpec(method="rtn", scheme="FP8_DYNAMIC", kv_cache="fp8"),
     "int8": RecipeSpec(method="smoothquant", scheme="W8A8"),
-    "w4a8": RecipeSpec(method="awq", scheme="W4A8_FP8"),
+    "w4a8": RecipeSpec(method="auto", scheme="W4A8_FP8"),
 }
 """Recipes by the names that the playbook knows; which of them a card computes is its knowledge."""
 _MEASURED: Final = frozenset({"H100", "H200"})
@@ -124,7 +124,7 @@ def _recipes(facts: Facts) -> Iterator[tuple[str, RecipeSpec]]:
     spec, folder = facts.spec, Path(facts.target.path)
     if facts.target.stored.scheme not in UNQUANTIZED:
         return
-    own = {name: each for name, each in spec.recipes.items() if each != RecipeSpec()}
+    own = {name: each for name, each in spec.recipes.items() if each != RecipeSpec(method="awq")}
     for name, usual in {**RECIPES, **own}.items():
         for recipe in working_recipes(folder, usual):
             if (recipe.scheme, recipe.kv_cache) != (usual.scheme, usual.kv_cache):
