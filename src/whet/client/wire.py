@@ -8,6 +8,7 @@ the loop hands the bytes over.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 import sys
@@ -59,6 +60,17 @@ class Exchange:
     error: str | None = None
     detail: str | None = None
 
+    @property
+    def text(self) -> str:
+        """The body; what is not UTF-8 becomes U+FFFD."""
+        return b"".join(self.parts).decode("utf-8-sig", "replace")
+
+    @property
+    def encoded(self) -> str | None:
+        """How the body is compressed; None where it is plain."""
+        coding = self.headers.get("content-encoding", "identity").lower()
+        return None if coding in ("", "identity") else coding
+
     def fail(self, word: str, detail: str) -> None:
         """Record what went wrong first, and when; later words do not replace it."""
         if self.error is None:
@@ -105,9 +117,18 @@ class Connection(ABC):
     def _write(self, data: bytes) -> None:
         """Send all of ``data``, now or as the socket takes it."""
 
+    @property
+    @abstractmethod
+    def _descriptor(self) -> int:
+        """The socket's number."""
+
     def is_idle(self) -> bool:
         """Whether another request may be sent: nothing is unread, and the server is there."""
-        return self.reusable
+        if not self.reusable:
+            return False
+        unread = select.poll()  # the loop may not have seen what came since the answer
+        unread.register(self._descriptor, select.POLLIN)
+        return not unread.poll(0)
 
     async def roundtrip(self, exchange: Exchange) -> None:
         """Send, and return when the answer is whole or has failed. Cancelling closes the socket."""
@@ -236,6 +257,12 @@ class Transported(Connection, asyncio.Protocol):
     def _sent(self) -> bool:
         return self._transport is not None and not self._transport.get_write_buffer_size()
 
+    @property
+    def _descriptor(self) -> int:
+        assert self._transport is not None
+        number: int = self._transport.get_extra_info("socket").fileno()
+        return number
+
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
         self._transport.write(data)
@@ -317,10 +344,10 @@ class KernelStamped(Connection):
     def _sent(self) -> bool:
         return not self._unsent
 
-    def is_idle(self) -> bool:
-        """Look at the socket first: the loop may not have seen what came since the answer."""
-        self._readable()
-        return self.reusable
+    @property
+    def _descriptor(self) -> int:
+        assert self._socket is not None
+        return self._socket.fileno()
 
     def _write(self, data: bytes) -> None:
         assert self._socket is not None
