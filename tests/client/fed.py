@@ -23,7 +23,6 @@ class Fed(Connection):
 
     connected = True
     _sent = True
-    _descriptor = -1
 
     def close(self) -> None:
         self.reusable = False

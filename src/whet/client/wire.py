@@ -97,6 +97,7 @@ class Connection(ABC):
         self._parser: httptools.HttpResponseParser | None = None
         self._now = 0
         self._received = 0
+        self._descriptor = -1
         self.reusable = False
 
     @property
@@ -116,11 +117,6 @@ class Connection(ABC):
     @abstractmethod
     def _write(self, data: bytes) -> None:
         """Send all of ``data``, now or as the socket takes it."""
-
-    @property
-    @abstractmethod
-    def _descriptor(self) -> int:
-        """The socket's number."""
 
     def is_idle(self) -> bool:
         """Whether another request may be sent: nothing is unread, and the server is there."""
@@ -257,12 +253,6 @@ class Transported(Connection, asyncio.Protocol):
     def _sent(self) -> bool:
         return self._transport is not None and not self._transport.get_write_buffer_size()
 
-    @property
-    def _descriptor(self) -> int:
-        assert self._transport is not None
-        number: int = self._transport.get_extra_info("socket").fileno()
-        return number
-
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
         self._transport.write(data)
@@ -272,6 +262,7 @@ class Transported(Connection, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport; uvloop's has the interface of asyncio's without being a subclass."""
         self._transport = cast(asyncio.Transport, transport)
+        self._descriptor = transport.get_extra_info("socket").fileno()
         self.reusable = True
 
     def data_received(self, data: bytes) -> None:
@@ -298,6 +289,7 @@ class KernelStamped(Connection):
         """``sock`` is connected and does not block."""
         super().__init__()
         self._socket: socket.socket | None = sock
+        self._descriptor = sock.fileno()
         self._loop = asyncio.get_running_loop()
         self._unsent = b""
         self.reusable = True
@@ -343,11 +335,6 @@ class KernelStamped(Connection):
     @property
     def _sent(self) -> bool:
         return not self._unsent
-
-    @property
-    def _descriptor(self) -> int:
-        assert self._socket is not None
-        return self._socket.fileno()
 
     def _write(self, data: bytes) -> None:
         assert self._socket is not None
