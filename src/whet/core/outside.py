@@ -19,6 +19,7 @@ DEEPEST: Final = 100
 """Levels of brackets: a record has at most a dozen, and what is deeper ends in a recursion."""
 LARGEST_FILE: Final = 512 * MIB
 MOST_VALUES: Final = 100_000
+_AT_ONCE: Final = os.O_NONBLOCK | os.O_NOCTTY
 _BOM: Final = "\ufeff"
 _TOO_DEEP: Final = "it is nested too deeply"
 
@@ -86,11 +87,10 @@ def read_bytes(path: Path, *, regular: bool = False) -> bytes:
     A FIFO that nothing writes to is empty. Raises ``OSError`` where it cannot be read, and
     ``ValueError`` where it is larger, or not a regular file where that is asked for.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    with os.fdopen(descriptor, "rb") as file:
-        if regular and not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    with open(path, "rb", opener=lambda name, how: os.open(name, how | _AT_ONCE)) as file:
+        if regular and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is not a regular file")
-        os.set_blocking(descriptor, True)
+        os.set_blocking(file.fileno(), True)
         pieces, size = [], 0
         while piece := file.read(MIB):
             pieces.append(piece)
