@@ -82,9 +82,13 @@ def _documents(root: Path, kinds: Collection[str]) -> Iterator[tuple[str, Any]]:
             continue
         try:
             data = read_bytes(path, regular=True)
-            yield str(name), list(json_lines(data)) if path.suffix == ".jsonl" else json_value(data)
+            lines = list(json_lines(data)) if path.suffix == ".jsonl" else None
+            record = json_value(data) if lines is None else lines
         except (OSError, ValueError) as error:
             raise StorageError(f"{path} is damaged ({error})") from error
+        if lines is None and not isinstance(record, dict):
+            raise StorageError(f"{path} is damaged (it is not a record)")
+        yield str(name), record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
