@@ -75,7 +75,7 @@ def test_a_pipe_that_somebody_writes_is_read_and_an_idle_one_is_empty(tmp_path: 
 
 
 def test_a_device_without_end_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside, "LARGEST_FILE", 1 << 22)
+    monkeypatch.setattr(outside, "LARGEST_STREAM", 1 << 22)
     with pytest.raises(ValueError, match="larger than 4 MiB"):
         read_bytes(Path("/dev/zero"))
 

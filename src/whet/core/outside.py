@@ -13,11 +13,13 @@ from typing import Any, Final
 
 import yaml
 
-from whet.core.units import MIB, human_bytes
+from whet.core.units import GIB, MIB, human_bytes
 
 DEEPEST: Final = 100
 """Levels of brackets: a record has at most a dozen, and what is deeper ends in a recursion."""
-LARGEST_FILE: Final = 512 * MIB
+LARGEST_FILE: Final = 8 * GIB
+LARGEST_STREAM: Final = 512 * MIB
+"""Of a pipe or a device, which may have no end."""
 MOST_VALUES: Final = 100_000
 _AT_ONCE: Final = os.O_NONBLOCK | os.O_NOCTTY
 _BOM: Final = "\ufeff"
@@ -82,21 +84,23 @@ def yaml_value(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> An
 
 
 def read_bytes(path: Path, *, regular: bool = False) -> bytes:
-    """Return what a file, a pipe or a device holds, at most ``LARGEST_FILE``.
+    """Return what a file, a pipe or a device holds.
 
     A FIFO that nothing writes to is empty. Raises ``OSError`` where it cannot be read, and
     ``ValueError`` where it is larger, or not a regular file where that is asked for.
     """
     with open(path, "rb", opener=lambda name, how: os.open(name, how | _AT_ONCE)) as file:
-        if regular and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        if regular and not is_regular:
             raise ValueError(f"{path} is not a regular file")
+        most = LARGEST_FILE if is_regular else LARGEST_STREAM
         os.set_blocking(file.fileno(), True)
         pieces, size = [], 0
         while piece := file.read(MIB):
             pieces.append(piece)
             size += len(piece)
-            if size > LARGEST_FILE:
-                raise ValueError(f"{path} is larger than {human_bytes(LARGEST_FILE)}")
+            if size > most:
+                raise ValueError(f"{path} is larger than {human_bytes(most)}")
     return b"".join(pieces)
 
 
