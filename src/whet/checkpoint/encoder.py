@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem
 from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.outside import read_text
 from whet.requests import LoggedRequest
 
 Ids = NDArray[np.int32]
@@ -115,8 +116,8 @@ def load_encoder(
             "AutoTokenizer.from_pretrained(…).save_pretrained(…)",
         )
     try:
-        own = None if chat_template is None else chat_template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        own = None if chat_template is None else read_text(chat_template)
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"the chat template {chat_template} cannot be read ({error})",
             fix="give a file of UTF-8 text",

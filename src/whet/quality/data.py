@@ -17,6 +17,7 @@ from whet.checkpoint.thinking import Thinking, find_thinking, thinking_off
 from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
+from whet.core.outside import read_text
 from whet.core.spec import problem_words
 from whet.quality.scoring import SCORERS
 from whet.requests import LoggedRequest, LogReader, media, plain_messages
@@ -109,17 +110,17 @@ def load_tasks(path: Path, limit: int) -> list[Task]:
 def _read_tasks(path: Path) -> Iterator[Task]:
     empty = True
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    empty = False
-                    yield _parse(line, f"{path} line {number}")
+        lines = read_text(path).split("\n")
     except FileNotFoundError as error:
         raise UsageError(
             f"no tasks at {path}", fix="correct the path or leave the key out"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"the tasks at {path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            empty = False
+            yield _parse(line, f"{path} line {number}")
     if empty:
         raise UsageError(f"{path} holds no tasks", fix="write one JSON object a line")
 

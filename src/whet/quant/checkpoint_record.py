@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import QuantizationError, WhetError
+from whet.core.outside import json_value, read_bytes, read_json
 from whet.core.records.codec import decode
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
-from whet.core.store import read_json, translate_disk_errors, write_json
+from whet.core.store import translate_disk_errors, write_json
 from whet.quant.calibration import calibration_sha256
 
 RECORD: Final = "whet_quantization.json"
@@ -118,6 +118,6 @@ def copy_beside(source: Path, folder: Path) -> None:
 
 def write_config(source: Path, folder: Path, quantization: Mapping[str, Any]) -> None:
     """config.json of the source with ``quantization_config`` added, nothing else changed."""
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config = json_value(read_bytes(source / "config.json"))
     config["quantization_config"] = dict(quantization)
     write_json(folder / "config.json", config)

@@ -18,6 +18,7 @@ from whet.core.bench_options import (
     ServerOptions,
 )
 from whet.core.errors import UsageError
+from whet.core.outside import finite, json_value
 from whet.core.records.objective import Bound, Constraint
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
@@ -224,7 +225,7 @@ def _body(options: SamplingOptions) -> dict[str, Any]:
     if options.extra_body is None:
         return body
     try:
-        extra = json.loads(options.extra_body)
+        extra = json_value(options.extra_body, real=finite)
     except ValueError as error:
         raise UsageError("--extra-body is not valid JSON", fix="quote it for the shell") from error
     if not isinstance(extra, dict):

@@ -78,7 +78,7 @@ def _from_numbers(text: str) -> PlannedTraffic:
     values: dict[str, int] = {}
     for part in text.split(","):
         key, _, value = part.partition("=")
-        if key.strip() not in _KEYS or _LENGTH.fullmatch(value.strip()) is None:
+        if key.strip() not in {*_KEYS} - {*values} or _LENGTH.fullmatch(value.strip()) is None:
             raise UsageError(f"--workload {part.strip()!r} is not understood", fix=_FORM)
         values[key.strip()] = int(value)
     prompt, output, shared = (values.get(key, 0) for key in _KEYS)
