@@ -12,6 +12,7 @@ import pytest
 from tests.quality.files import task_row, write_lines, write_tokenizer
 from tests.quality.model_server import Body, Reply, likelihoods, model_server, says
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.protocols import Silent
 from whet.core.records.codec import decode, encode
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
@@ -106,6 +107,19 @@ def test_a_task_prompt_opens_the_assistants_turn_and_is_answered_greedily(
     assert spoken(tasks[0]).endswith("||assistant ")
     assert {(body["temperature"], body["max_tokens"]) for body in tasks} == {(0.0, 8)}
     assert not any("ignore_eos" in body for body in tasks)
+
+
+def test_each_part_of_the_questions_is_named_while_it_is_asked(plan: QualityPlan) -> None:
+    class Ear(Silent):
+        def progress(self, label: str, done: int, total: int) -> None:
+            heard.setdefault(label, []).append((done, total))
+
+    heard: dict[str, list[tuple[int, int]]] = {}
+    with model_server(model(uniform)) as (url, _):
+        measure_quality(url, "m", plan, observer=Ear())
+    assert list(heard) == ["fp16 likelihood", "fp16 tasks", "fp16 distances"]
+    assert heard["fp16 tasks"][0] == (0, 1)
+    assert heard["fp16 tasks"][-1] == (TASKS, TASKS)
 
 
 def test_a_known_loss_is_the_ratio(plan: QualityPlan, baseline: QualityRecord) -> None:
