@@ -37,11 +37,11 @@ class Heartbeat:
         self._done.set()
 
     def _watch(self) -> None:
-        said_s = 0.0
+        line_s = 0.0
         look: Look | None = None
         while not self._done.wait(LOOK_S):
             sign_s, now_s = self._sign_s, time.monotonic()
-            silent_s = now_s - max(sign_s, said_s)
+            silent_s = now_s - max(sign_s, line_s)
             if silent_s < PERIOD_S / 2:
                 look = None
             elif look is None:
@@ -50,4 +50,4 @@ class Heartbeat:
                 held, look = look.held_up(), None
                 if self._sign_s == sign_s and not self._done.is_set():
                     self._say(now_s - sign_s, held)
-                    self._sign_s, said_s = sign_s, now_s  # what it printed is no sign of progress
+                    self._sign_s, line_s = sign_s, now_s  # its own line does not count

@@ -119,7 +119,7 @@ class ConsoleObserver:
             self._print(Text(" "), f"{self._awaited}{left}")
 
     def _still(self, silent_s: float, held: HeldUp | None) -> None:
-        """Explain a silence; a bar whose clock runs is none, unless others hold the server up."""
+        """Explain a silence; a bar with a clock does too, unless others hold the server up."""
         is_warning = held is not None and held.by_others
         if self._is_live and self._task is not None and not is_warning:
             return

@@ -25,7 +25,7 @@ SERVERS: Final[set[Callable[[], list[psutil.Process]]]] = set()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldUp:
-    """Why servers have had little processor time; ``by_others`` if it is none of their own wait."""
+    """Why servers have had little processor time; ``by_others`` for other work, or a stop."""
 
     reason: str
     by_others: bool
@@ -38,7 +38,7 @@ class Look:
         self._began_s, self._server_s = time.monotonic(), _spent_s(_processes())
 
     def held_up(self) -> HeldUp | None:
-        """What has held the servers up since; None if they computed, or if there are none.
+        """What has held the servers up since; None if they computed, or without servers.
 
         Takes a second where they did not.
         """
