@@ -155,6 +155,18 @@ def test_a_task_that_the_baseline_cannot_answer_says_nothing(plan: QualityPlan) 
     assert "no task shows whether answers are still right" in str(record.reason)
 
 
+@pytest.mark.parametrize(("chance", "refused"), [(0.0, False), (0.25, True), (None, False)])
+def test_a_guess_says_where_the_chance_level_is(
+    tmp_path: Path, plan: QualityPlan, chance: float | None, refused: bool
+) -> None:
+    rows = [task_row(i) | {"chance": chance} for i in range(TASKS)]
+    mixed = replace(plan, tasks=write_lines(tmp_path / "tasks.jsonl", rows))
+    first, _ = measure(mixed, model(uniform, lambda n: str(n) if n < 8 else "no"))
+    said = "sums: the baseline has 8 of 20 right (guessing gets 25 %)"
+    assert (said in str(first.reason)) is refused
+    assert first.data_sha256 == measure(plan, model(uniform))[0].data_sha256
+
+
 def test_lost_answers_are_paired_and_shown(plan: QualityPlan, baseline: QualityRecord) -> None:
     record, _ = measure(
         against(baseline, plan), model(uniform, lambda n: "1000" if n < 9 else str(n))
