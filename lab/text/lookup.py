@@ -1,6 +1,7 @@
 """Lookups in a few lines, which a model of 0.1B parameters can answer after two examples.
 
 A value is copied, one of four colours is chosen by its letter, or a statement is right or wrong.
+Most are copies: SmolLM2-135M answers these, and the other kinds hardly better than by guessing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ FACTS: tuple[tuple[str, Callable[[Product], str]], ...] = (
     ("price", lambda product: money(product.price_cents)),
     ("stock", lambda product: str(product.stock)),
 )
-SHOWN = 3
-"""Facts of a product, one of which is asked for."""
 LETTERS = "ABCD"
 EXAMPLES = 2
 
@@ -54,10 +53,8 @@ def lookup(dice: Dice, split: Split, system: SystemPrompt) -> Exchange:
 
 
 def _copied(dice: Dice, product: Product) -> Question:
-    facts = dice.sample(FACTS, SHOWN)
-    name, read = dice.pick(facts)
-    lines = [product.name, *(f"{each}: {value(product)}" for each, value in facts)]
-    return "\n".join([*lines, "", f"What is the {name}?"]), read(product)
+    name, read = dice.pick(FACTS)
+    return f"{product.name}\n{name}: {read(product)}\n\nWhat is the {name}?", read(product)
 
 
 def _chosen(dice: Dice, product: Product) -> Question:
@@ -77,7 +74,7 @@ def _judged(dice: Dice, product: Product) -> Question:
 
 
 KINDS: tuple[tuple[tuple[Callable[[Dice, Product], Question], float], float], ...] = (
-    ((_copied, round(1 / SHOWN, 2)), 4.0),
+    ((_copied, 0.0), 4.0),
     ((_chosen, 1 / len(LETTERS)), 1.0),
     ((_judged, 0.5), 1.0),
 )
