@@ -183,10 +183,8 @@ def test_a_trial_that_stays_invalid_is_repeated_twice_and_named(
     assert engine.started == ["fp16", "other", "other", "other"]
     warnings = [line for how, line in said.lines if how == "warn"]
     assert sum(line.endswith("requests left late") for line in warnings) == 3 * 4
-    assert warnings[-1] == (
-        "not counted: 4 trials, such as one of other at concurrency 1: requests left late; "
-        "measure again with whet run --resume"
-    )
+    assert warnings[-1].startswith("not counted: 4 trials, such as one of other at concurrency ")
+    assert warnings[-1].endswith(": requests left late; measure again with whet run --resume")
     write_reports(Run.read(tmp_path / "run"), tmp_path / "run")
     line = "other at concurrency 2 does not count, its trial is invalid: requests left late"
     assert line in (tmp_path / "run" / "report.md").read_text()
