@@ -14,7 +14,7 @@ from whet.core.names import require_name
 from whet.core.provenance import hide_gpus_from_cpu_build
 from whet.core.spec import load_spec
 from whet.flow.demo import replay_recorded, write_demo_spec
-from whet.flow.run.options import OutputDir, RunOptions
+from whet.flow.run.options import OutputDir, RunOptions, resume_note
 
 
 @Parameter(name="*")
@@ -48,5 +48,5 @@ def demo(*, options: DemoOptions = DemoOptions(), output: OutputOptions = Output
         options.output_dir / name,
         options=RunOptions(resume=options.resume),
         output=output,
-        source=spec_file.read_bytes(),
+        source=spec_file.read_bytes() + resume_note(["whet", "demo"], options),
     )

@@ -36,7 +36,8 @@ class Message(BaseModel, frozen=True):
 class Task(BaseModel, frozen=True):
     """One question with a known answer, in the form that ``scorer`` takes.
 
-    ``chat_template_kwargs`` replace the gate's, key by key.
+    ``chat_template_kwargs`` replace the gate's, key by key. ``chance`` is the probability that a
+    guess is right; without it the task's best constant answer is the chance level.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Task(BaseModel, frozen=True):
     scorer: str
     max_tokens: Annotated[int, Field(ge=1)] = 256
     chat_template_kwargs: dict[str, Any] = {}
+    chance: Annotated[float, Field(ge=0, lt=1)] | None = None
 
     @property
     def plain(self) -> list[Json]:
@@ -204,7 +206,8 @@ class Encoder:
 
 def identity(documents: Sequence[Ids], prompts: Sequence[Ids], tasks: Sequence[Task]) -> str:
     """Hash all questions, as token ids; records with different hashes are not comparable."""
-    # The template's variables are in the token ids already.
-    questions = [task.model_dump(mode="json", exclude={"chat_template_kwargs"}) for task in tasks]
+    # The template's variables are in the token ids already, and a chance level asks nothing.
+    unasked = {"chat_template_kwargs", "chance"}
+    questions = [task.model_dump(mode="json", exclude=unasked) for task in tasks]
     data = json.dumps([documents, prompts, questions], separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(data.encode()).hexdigest()

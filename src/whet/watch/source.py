@@ -138,7 +138,7 @@ def envelope_of(run: Run, variant: str, point: Load) -> Envelope:
     if not trials:
         raise UsageError(
             f"{variant} has no usable trial at {point.words}",
-            fix="finish the run with --resume",
+            fix=f"finish the run with {run.resume_command}",
         )
     ranges = tuple(_ranges(trials))
     rate = next((item for item in ranges if item.metric == "acceptance_rate"), None)

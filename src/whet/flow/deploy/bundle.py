@@ -188,7 +188,7 @@ def choose(run: Run, variant: str | None) -> tuple[str, Load]:
     if decision is None:
         raise MeasurementError(
             f"{run.root} has no decision, so nothing can be deployed",
-            fix="finish it with whet run --resume",
+            fix=f"finish it with {run.resume_command}",
         )
     chosen = decision.recommendation
     name = variant or (chosen.variant if chosen is not None else None)

@@ -12,6 +12,7 @@ from typing import Final
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.errors import UsageError, WhetError
 from whet.core.flags import drop_kv_sizing
+from whet.core.format import plural
 from whet.core.load import workload_key
 from whet.core.protocols import Observer
 from whet.core.records.decision import (
@@ -52,6 +53,13 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
         if timed.verdict == "fail":
             observer.warn(f"{timed.variant}: degenerate text: {timed.reason}")
     run = Run(store)
+    invalid = [trial for trial in run.trials if trial.is_invalid]
+    if invalid:
+        count, first = plural(len(invalid), "trial"), invalid[0]
+        observer.warn(
+            f"not counted: {count}, such as one of {first.variant} at {first.load.words}: "
+            f"{first.health.reason}; measure again with {run.resume_command}"
+        )
     summary = summarize_run(run)
     _store_summary(run, summary)
     decision = _with_serve_line(run, with_bottleneck(run, _decide([(run, summary)])))

@@ -21,7 +21,6 @@ from whet.core.starts import start_text, store_start
 from whet.core.store import RunStore
 from whet.decision.matrix import recommended_point
 from whet.engines import get_profile
-from whet.engines.starved import watched
 from whet.engines.together import Start
 from whet.flow.run.conclude.results import cells_of_variant, store_cells
 from whet.flow.run.measure.quality import measure_variant_quality
@@ -150,8 +149,7 @@ def _serve(recorder: Recorder, engines: Engines, pending: PendingWork) -> Iterat
     """Start one server, record its start, and end it."""
     start = wanted_start(recorder.store, engines, pending)
     recorder.observer.progress("starting", 0, 1)
-    serving = start.engine.serve(start.resolved, log=start.log)
-    with watched(serving, recorder.observer.warn) as server:
+    with start.engine.serve(start.resolved, log=start.log) as server:
         yield take_over(recorder, server, pending, 1)
 
 
