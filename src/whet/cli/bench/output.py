@@ -52,9 +52,8 @@ def read_view(options: ResultOptions) -> ResultView:
 
 
 def _without_secret(name: str, value: str) -> str:
-    if is_secret_name(name) and not value.isdigit():  # as in max_tokens=128
-        return REDACTED
-    return redact(value)
+    is_secret = is_secret_name(name) and not value.isdigit()  # as in max_tokens=128
+    return REDACTED if is_secret else redact(value)
 
 
 def _percentiles(text: str) -> tuple[float, ...]:
