@@ -112,7 +112,7 @@ class Cell:
 def cells() -> list[Cell]:
     """Every cell whose fault can reach the run."""
     every = (Cell(kind=kind, point=p, state=s) for kind, p, s in product(KINDS, POINTS, STATES))
-    outside, last = ("first_record", "concluding"), ("second_trial",)
+    outside, last = ("first_record", "concluding"), ("answers", "second_trial")
     return [
         cell
         for cell in every
