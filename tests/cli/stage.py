@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,7 @@ class Said:
 
 
 Whet = Callable[..., Said]
+Stub = Callable[..., subprocess.Popen[str]]
 
 
 def write_spec(folder: Path, **change: Any) -> Path:
@@ -61,3 +64,17 @@ def write_whole_spec(folder: Path, **change: Any) -> Path:
     spec = tiny_spec(folder, **change)
     path.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
     return path
+
+
+def finished(process: subprocess.Popen[str]) -> Said:
+    """What a process said by its end."""
+    out, err = process.communicate(timeout=60)
+    return Said(code=process.returncode, out=out, err=err)
+
+
+def stopped(process: subprocess.Popen[str], number: signal.Signals, *, at: str) -> Said:
+    """What a process said that got a signal when it printed the line ``at``."""
+    assert process.stdout is not None
+    assert any(line.strip() == at for line in process.stdout), "it ended before"
+    process.send_signal(number)
+    return finished(process)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from whet.core.errors import StorageError, UsageError
+from whet.core.outside import read_json
 from whet.core.records.summary import Estimate
 from whet.core.run import Run
-from whet.core.store import RunStore, read_json, write_atomic, write_json
+from whet.core.store import RunStore, write_atomic, write_json
 
 
 def estimate(value: float) -> Estimate:
@@ -72,6 +74,33 @@ def test_a_torn_last_line_loses_only_itself(tmp_path: Path, torn: bytes) -> None
         assert store.done("cells", "a")
         store.put("cells", "c", estimate(3))
     assert RunStore.read(tmp_path).done("cells", "c"), "the entry after a torn line is whole"
+
+
+def test_kill_9_at_any_moment_loses_at_most_the_record_in_flight(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from whet.core.store import RunStore\n"
+        "from whet.core.records.summary import Estimate\n"
+        "with RunStore.open(Path(sys.argv[1])) as store:\n"
+        "    for i in range(10**6):\n"
+        "        store.put('cells', str(i), Estimate(value=i, low=None, high=None, samples=i))\n"
+        "        print(i, flush=True)\n"
+    )
+    for attempt in range(3):
+        root = tmp_path / str(attempt)
+        child = subprocess.Popen([sys.executable, "-c", script, str(root)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        said = [child.stdout.readline() for _ in range(5 + attempt * 7)]
+        time.sleep(0.003 * attempt)
+        os.kill(child.pid, signal.SIGKILL)
+        said += child.stdout.readlines()
+        child.wait()
+        child.stdout.close()
+        whole = [int(line) for line in said if line.endswith(b"\n")]
+        with RunStore.open(root, resume=True) as store:
+            for i in whole:
+                assert store.get("cells", str(i), Estimate) is not None
+            assert len(store.all("cells", Estimate)) - len(whole) in (0, 1)
 
 
 def test_a_full_disk_is_one_sentence_and_the_old_file_stays(tmp_path: Path) -> None:

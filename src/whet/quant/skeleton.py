@@ -64,6 +64,11 @@ class Skeleton:
                 fix="round to nearest instead (--method rtn)",
             ) from error
 
+    @property
+    def whole(self) -> Any:
+        """The model with its head."""
+        return self._model
+
     def load(
         self, tensors: Mapping[str, Tensor], layer: nn.Module, device: torch.device
     ) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from whet.checkpoint.shards import TensorReader
 from whet.core.errors import QuantizationError
 from whet.quant.architecture import CACHED, Architecture, UnitMap
 from whet.quant.gram import InputMeter, InputStats
@@ -127,10 +128,8 @@ class LayerStream:
 
         @torch.no_grad()
         def output_change(changed: Mapping[str, Tensor]) -> float:
-            other = self._load(prefix, index, {**tensors, **changed})
             batch = replace(inputs)
-            self._advance([batch], index, other, _CacheMeter(), _Meters(units={}))
-            other.to("meta")
+            self.advance(index, {**tensors, **changed}, [batch])
             output = middle.head(_COMPARED_SAMPLES).real()
             change = (batch.real() - output).square_().sum(dim=1)
             return float((change / output.square_().sum(dim=1).clamp_(min=_TINY)).mean())
@@ -142,6 +141,61 @@ class LayerStream:
             output_change=output_change,
             starved=starved,
         )
+
+    @torch.no_grad()
+    def advance(
+        self, index: int, tensors: Mapping[str, Tensor], batches: Sequence[_Batch] | None = None
+    ) -> None:
+        """Run layer ``index`` with these weights, by default on all batches; measure nothing."""
+        layer = self._load(self._architecture.prefixes[index], index, tensors)
+        self._advance(batches or self._batches, index, layer, _CacheMeter(), _Meters(units={}))
+        layer.to("meta")
+
+    def states(self) -> Iterator[Tensor]:
+        """Yield the hidden states [T, D] of each sample, the shortest first, without padding."""
+        lengths = iter(sorted(map(len, self._ids)))
+        for batch in self._batches:
+            for hidden in batch.hidden:
+                yield hidden[: next(lengths)]
+
+    def load_head(self, reader: TensorReader) -> None:
+        """Load what follows the layers; a head that is missing is the embedding."""
+        stem = self._architecture.prefixes[0].partition("layers.")[0]
+        outside = [name for name in reader.headers if "layers." not in name]
+        names = [name for name in outside if "lm_head." in name or name.startswith(stem)]
+        tensors = {name: reader.read(name, self._device) for name in names}
+        embedding, head = self._decoder.embed_tokens, self._skeleton.whole.get_output_embeddings()
+        self._skeleton.load(tensors, embedding, self._device)
+        if head.weight.is_meta:
+            head.weight = embedding.weight
+
+    @torch.no_grad()
+    def log_probabilities(self, hidden: Tensor) -> Tensor:
+        """The float32 log-probabilities [T, V] of ``hidden`` [T, D], as it leaves the last layer.
+
+        The model's own forward scales and caps its logits.
+        """
+        inputs = hidden.unsqueeze(0)
+        before = [_SkippedLayer() for _ in self._layers[1:]]
+        self._decoder.layers = nn.ModuleList([*before, _SkippedLayer(inputs)])
+        try:
+            with self._translated("the head"):
+                logits = self._skeleton.whole(inputs_embeds=inputs, use_cache=False).logits
+        finally:
+            self._decoder.layers = self._layers
+        probabilities: Tensor = logits.squeeze(0).float().log_softmax(dim=-1)
+        return probabilities
+
+    @contextmanager
+    def _translated(self, part: str) -> Iterator[None]:
+        try:
+            yield
+        except _FAULTS as error:
+            raise QuantizationError(
+                f"transformers cannot run {part} of {self._architecture.model_type!r} alone "
+                f"({type(error).__name__}: {error})",
+                fix="round to nearest instead (--method rtn), or in place of auto name the method",
+            ) from error
 
     def _load(self, prefix: str, index: int, tensors: Mapping[str, Tensor]) -> nn.Module:
         layer: nn.Module = self._layers[index]
@@ -181,15 +235,10 @@ class LayerStream:
 
     def _output(self, measured: _MeasuredLayer) -> Tensor:
         try:
-            self._decoder(inputs_embeds=measured.hidden, use_cache=False)
+            with self._translated("a layer"):
+                self._decoder(inputs_embeds=measured.hidden, use_cache=False)
         except _LayerOutput as output:
             return output.hidden
-        except _FAULTS as error:
-            raise QuantizationError(
-                f"transformers cannot run a layer of {self._architecture.model_type!r} alone "
-                f"({type(error).__name__}: {error})",
-                fix="round to nearest instead (--method rtn)",
-            ) from error
         raise AssertionError("the model did not run its last layer")
 
 
@@ -202,10 +251,14 @@ class _LayerOutput(Exception):
 
 
 class _SkippedLayer(nn.Module):
-    """Replaces a layer before the measured one."""
+    """Replaces a layer that is not to run, by ``output`` where it is given."""
+
+    def __init__(self, output: Tensor | None = None) -> None:
+        super().__init__()
+        self.output = output
 
     def forward(self, hidden: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
-        return hidden
+        return hidden if self.output is None else self.output
 
 
 class _MeasuredLayer(nn.Module):

@@ -20,7 +20,7 @@ from whet.quant.architecture import (
     require_measurable,
 )
 
-FOLDING: Final = ("awq", "smoothquant")
+FOLDING: Final = ("awq", "smoothquant", "auto")
 """Methods that move scales into the layer before."""
 _SIMPLE: Final = (("FP8_DYNAMIC", 128), ("W4A16", 128), ("W4A16", 64), ("W4A16", 32))
 """Schemes and group sizes that rounding to nearest makes, the first that work are proposed."""
@@ -77,7 +77,7 @@ def _shapes(folder: Path) -> Shapes:
 
 def _working(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> Iterator[RecipeSpec]:
     """The recipe by GPTQ or with smaller groups; else round to nearest, one for each scheme."""
-    if recipe.method == "awq":
+    if recipe.method in ("awq", "auto"):
         other = recipe.model_copy(update={"method": "gptq"})
         if _refusal(folder, shapes, other) is None:
             yield other

@@ -1,12 +1,13 @@
-"""Logs of requests: OpenAI-style JSON lines, ShareGPT conversations, and plain prompts."""
+"""Logs of requests: one record, the reader of every form of log, and the checks over all rows."""
 
 from whet.requests.checks import count_doubt
-from whet.requests.files import BLANK, INCOMPLETE, check_file, open_log
+from whet.requests.files import BLANK, INCOMPLETE
 from whet.requests.reader import LogReader, only_model
 from whet.requests.records import (
     LeftOut,
     LoggedRequest,
     describe_left_out,
+    finding,
     media,
     part_text,
     plain_messages,
@@ -18,12 +19,11 @@ __all__ = [
     "LeftOut",
     "LogReader",
     "LoggedRequest",
-    "check_file",
     "count_doubt",
     "describe_left_out",
+    "finding",
     "media",
     "only_model",
-    "open_log",
     "part_text",
     "plain_messages",
 ]
