@@ -63,7 +63,7 @@ def test_the_summary_is_short_and_begins_with_what_works(place: Place) -> None:
     (line,) = [line for line in lines if line.startswith("not available here:")]
     plain = [name for name in blocked if " & " not in name and name.startswith("weights=")]
     assert len(plain) > 3
-    assert all(name.partition("=")[2] in line for name in plain)
+    assert all(name.partition("=")[2].rstrip("*") in line for name in plain)
 
 
 def test_the_whole_table_gives_the_reasons(place: Place) -> None:

@@ -66,7 +66,7 @@ def test_a_row_has_size_speed_answers_and_time(gated: Run) -> None:
         "time to quantize": "5 min 12 s",
     }
     assert {head: awq[head].text for head in expected} == expected
-    assert awq["tasks right"].detail == "−25 +14", "over all tasks"
+    assert awq["tasks right"].detail == "−6 +2", "over the tasks that are right or wrong"
     assert awq["perplexity change"].detail == "+0.32% … +0.88%"
     assert awq["KL millinats"].text != "–"
     assert (fp16["recipe"].text, fp16["bits per weight"].text) == ("16bit", "16.00")
