@@ -41,8 +41,6 @@ _DENSE, _VISION, _MIXTURES, _STATES = (
     "Mamba and linear attention",
 )
 _TOWER: Final = re.compile("vision|visual")
-_FURTHER_EXPERT: Final = re.compile(r"\bexperts\.(?:[4-9]|\d\d+)\.")
-"""Experts are alike, and four of them are read faster than 512."""
 _EXAMPLES: Final = 2
 _GPUS: Final = ("models-h100", "models-h200")
 _CPU: Final = "models-cpu"
@@ -156,13 +154,13 @@ def _methods(family: Family, folder: Path) -> str:
 
 
 def _sixteen_bit_copy(name: str, folder: Path) -> Path:
-    """A published model with its weights in 16 bit, and the first experts of each layer."""
+    """A published model with its weights in 16 bit."""
     config: dict[str, Any] = published_config(name)
     config.pop("quantization_config", None)
     shapes = {
         tensor: ("BF16", shape)
         for tensor, (_, shape) in tensors(name).items()
-        if not tensor.endswith("_scale_inv") and not _FURTHER_EXPERT.search(tensor)
+        if not tensor.endswith("_scale_inv")
     }
     return write_hollow(folder, config, shapes)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
+from whet.core.records.engine import UNQUANTIZED
 from whet.core.records.model import ModelFacts
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
@@ -88,7 +89,7 @@ def quantize_many(
 
 
 def _require_sixteen_bit(facts: ModelFacts) -> None:
-    if facts.stored.scheme not in _UNQUANTIZED:
+    if facts.stored.scheme not in UNQUANTIZED:
         raise QuantizationError(
             f"{facts.path} is already quantized ({facts.stored.scheme})",
             fix="give the 16-bit checkpoint that it was made of",

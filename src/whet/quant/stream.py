@@ -11,16 +11,18 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
+from whet.checkpoint.headers import TensorHeader
 from whet.core.errors import QuantizationError
-from whet.quant.architecture import CACHED, Architecture, UnitMap
+from whet.quant.architecture import CACHED, Architecture
 from whet.quant.gram import InputMeter, InputStats
-from whet.quant.skeleton import METER, ExpertsMeter, Skeleton
+from whet.quant.skeleton import FAULTS, METER, ExpertsMeter, Skeleton, words_of
 
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
 _MIXTURE: Final = 4  # as many tokens a batch, as each expert sees few of them
 _COMPARED_SAMPLES: Final = 8
-_FAULTS: Final = (ValueError, TypeError, LookupError, AttributeError)
+_TRIAL_TOKENS: Final = 8
 _TINY: Final = torch.finfo(torch.float32).tiny
 
 
@@ -75,26 +77,26 @@ class LayerStream:
     ) -> None:
         """Build the model's skeleton without weights; ``embed`` must follow."""
         # Without bf16 instructions a CPU multiplies bf16 about a hundred times slower than fp32.
-        self._skeleton = Skeleton(source, torch.float32 if device.type == "cpu" else None)
-        self._decoder = self._skeleton.decoder
+        self.skeleton = Skeleton(source, torch.float32 if device.type == "cpu" else None)
+        self._decoder = self.skeleton.decoder
         self._layers = self._decoder.layers
-        rotary = self._decoder.rotary_emb  # built without data, as its buffers were; None: no rope
-        if rotary is not None:
-            self._decoder.rotary_emb = type(rotary)(config=self._decoder.config).to(device)
         self._architecture = architecture
         self._ids = ids
         self._device = device
-        self._dtype = self._skeleton.dtype
+        # Of a trial only the layer is without data: masks depend on values.
+        self._around = torch.device("cpu") if device.type == "meta" else device
+        self.skeleton.fill_tables(self._around)
+        self._dtype = self.skeleton.dtype
         self._batches: list[_Batch] = []
 
     @torch.no_grad()
     def embed(self, table: Tensor) -> None:
         """Look up every sample in ``table`` [V, D]."""
-        embedding = self._decoder.embed_tokens
-        embedding.weight = nn.Parameter(table.to(self._device, self._dtype), requires_grad=False)
+        embedding, device = self.skeleton.embedding, self._around
+        embedding.weight = nn.Parameter(table.to(device, self._dtype), requires_grad=False)
         if hasattr(embedding, "scalar_embed_scale"):  # Gemma; its buffer was built without data
-            embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, device=self._device)
-        budget = _BATCH_TOKENS[self._device.type]
+            embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, device=device)
+        budget = _BATCH_TOKENS[device.type]
         if any(unit.expert is not None for units in self._architecture.units for unit in units):
             budget *= _MIXTURE
         for group in batch_by_length(self._ids, budget):
@@ -104,8 +106,8 @@ class LayerStream:
                 [[True] * len(ids) + [False] * (length - len(ids)) for ids in group]
             )
             rows = None if bool(real.all()) else real.flatten().nonzero().squeeze(1)
-            hidden = embedding(padded.to(self._device))
-            rows = None if rows is None else rows.to(self._device)
+            hidden = embedding(padded.to(device))
+            rows = None if rows is None else rows.to(device)
             self._batches.append(_Batch(hidden=hidden, rows=rows))
         embedding.to("meta")
 
@@ -115,12 +117,12 @@ class LayerStream:
 
         Its output becomes the input of the next layer.
         """
-        prefix, units = self._architecture.prefixes[index], self._architecture.units[index]
+        prefix = self._architecture.prefixes[index]
         layer = self._load(prefix, index, tensors)
         cache = _CacheMeter()
         middle = self._batches[len(self._batches) // 2]  # of medium length
         inputs = middle.head(_COMPARED_SAMPLES)
-        with _metered(layer, units, self._device) as meters:
+        with self._metered(layer, index) as meters:
             self._advance(self._batches, index, layer, cache, meters)
             starved = () if meters.experts is None else meters.experts.feed_starved()
         layer.to("meta")
@@ -143,17 +145,75 @@ class LayerStream:
             starved=starved,
         )
 
+    @torch.no_grad()
+    def try_layers(self, headers: Mapping[str, TensorHeader]) -> None:
+        """Run a layer of each kind without weights; ``QuantizationError`` for one that cannot."""
+        table = torch.zeros(1, self.skeleton.embedding.embedding_dim, dtype=self._dtype)
+        self.skeleton.embedding_of(headers)
+        self.embed(table.expand(self.skeleton.embedding.num_embeddings, -1))
+        tried: list[object] = []
+        types = getattr(self._decoder.config, "layer_types", None)
+        for index, prefix in enumerate(self._architecture.prefixes):
+            names = [name for name in headers if name.startswith(prefix)]
+            form = {name.removeprefix(prefix): headers[name].shape for name in names}
+            kind = (form, types[index] if types and index < len(types) else None, index == 0)
+            if kind in tried:
+                continue
+            tried.append(kind)
+            tensors = {name: torch.empty(shape, device="meta") for name, shape in form.items()}
+            layer = self._load(prefix, index, tensors)
+            with self._metered(layer, index) as meters:
+                self._advance([replace(self._batches[0])], index, layer, _CacheMeter(), meters)
+            for unit, meter in meters.units.items():
+                if not meter.tokens:
+                    raise self._refusal(f"nothing enters {prefix}{unit}")
+
+    @contextmanager
+    def _metered(self, layer: nn.Module, index: int) -> Iterator[_Meters]:
+        """Meters on the input of each unit, inside the block."""
+        prefix, meters = self._architecture.prefixes[index], _Meters(units={})
+        hooks = []
+        of_expert: dict[tuple[int, str], InputMeter] = {}
+        for unit in self._architecture.units[index]:
+            meters.units[unit.name] = InputMeter(self._device, unit.name)
+            if unit.expert is not None:
+                of_expert[unit.expert, unit.name.rpartition(".")[2]] = meters.units[unit.name]
+                continue
+            try:
+                linear = self.skeleton.module(prefix + unit.linears[0])
+            except AttributeError as error:
+                raise self._refusal(words_of(error)) from error
+            hooks.append(linear.register_forward_pre_hook(partial(_observe, meters, unit.name)))
+        module = next((each for each in layer.modules() if hasattr(each, "_apply_gate")), None)
+        if module is not None:
+
+            def observe(expert: int, role: str, inputs: Tensor) -> None:
+                of_expert[expert, role].add(inputs, batch=meters.batch)
+
+            meters.experts = ExpertsMeter(module, observe)
+            setattr(module, METER, meters.experts)
+        try:
+            yield meters
+        finally:
+            for handle in hooks:
+                handle.remove()
+            if module is not None:
+                delattr(module, METER)
+
     def _load(self, prefix: str, index: int, tensors: Mapping[str, Tensor]) -> nn.Module:
         layer: nn.Module = self._layers[index]
-        missing = self._skeleton.load(
+        problem = self.skeleton.load(
             {prefix + name: tensor for name, tensor in tensors.items()}, layer, self._device
         )
-        if missing:
-            raise QuantizationError(
-                f"the checkpoint has no {prefix}{missing}, which its architecture needs",
-                fix="download the checkpoint again",
-            )
+        if problem is not None:
+            raise self._refusal(problem)
         return layer.eval()
+
+    def _refusal(self, why: str) -> QuantizationError:
+        return QuantizationError(
+            f"transformers cannot run a layer of {self._architecture.model_type!r} alone ({why})",
+            fix="round to nearest instead (--method rtn)",
+        )
 
     def _advance(
         self,
@@ -184,12 +244,10 @@ class LayerStream:
             self._decoder(inputs_embeds=measured.hidden, use_cache=False)
         except _LayerOutput as output:
             return output.hidden
-        except _FAULTS as error:
-            raise QuantizationError(
-                f"transformers cannot run a layer of {self._architecture.model_type!r} alone "
-                f"({type(error).__name__}: {error})",
-                fix="round to nearest instead (--method rtn)",
-            ) from error
+        except torch.OutOfMemoryError:
+            raise
+        except FAULTS as error:
+            raise self._refusal(words_of(error)) from error
         raise AssertionError("the model did not run its last layer")
 
 
@@ -222,16 +280,20 @@ class _MeasuredLayer(nn.Module):
         self.hidden = torch.empty(0)
 
     def forward(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        out = self.layer(
-            hidden if self.first else self.hidden,
-            *args,
-            **{**kwargs, "past_key_values": self.cache},
-        )
+        given = (hidden if self.first else self.hidden, args, kwargs)
+        place = next(self.layer.parameters()).device
+        states, args, kwargs = tree_map_only(Tensor, lambda each: each.to(place), given)
+        if self.cache is not None or "past_key_values" in kwargs:
+            kwargs["past_key_values"] = self.cache
+        out = self.layer(states, *args, **kwargs)
         raise _LayerOutput(out[0] if isinstance(out, tuple) else out)
 
 
 class _CacheMeter:
-    """Takes the place of a KV cache and records the largest |key| and |value| of each channel."""
+    """Takes the place of a KV cache and records the largest |key| and |value| of each channel.
+
+    States of recurrences and convolutions, which hybrid layers have too, begin anew.
+    """
 
     def __init__(self) -> None:
         self.rows: Tensor | None = None
@@ -246,6 +308,16 @@ class _CacheMeter:
         self.values = torch.maximum(self.values.to(values.device), self._peak(values))
         return keys, values
 
+    def has_previous_state(self, *_args: Any) -> bool:
+        """Return that a sequence begins."""
+        return False
+
+    def update_conv_state(self, state: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
+        """Return the state unchanged."""
+        return state
+
+    update_recurrent_state = update_conv_state
+
     def _peak(self, states: Tensor) -> Tensor:
         flat = states.transpose(1, 2).flatten(0, 1).flatten(1)
         return (flat if self.rows is None else flat[self.rows]).abs().amax(dim=0).float()
@@ -259,37 +331,6 @@ class _Meters:
     experts: ExpertsMeter | None = None
     batch: int = 0
     rows: Tensor | None = None
-
-
-@contextmanager
-def _metered(layer: nn.Module, units: Sequence[UnitMap], device: torch.device) -> Iterator[_Meters]:
-    """Meters on the input of each unit, inside the block."""
-    meters = _Meters(units={})
-    hooks = []
-    of_expert: dict[tuple[int, str], InputMeter] = {}
-    for unit in units:
-        if unit.expert is not None:
-            role = unit.name.rpartition(".")[2]
-            of_expert[unit.expert, role] = meters.units[unit.name] = InputMeter(device, unit.name)
-            continue
-        linear = layer.get_submodule(unit.linears[0])
-        meters.units[unit.name] = InputMeter(device, unit.name)
-        hooks.append(linear.register_forward_pre_hook(partial(_observe, meters, unit.name)))
-    module = next((each for each in layer.modules() if hasattr(each, "_apply_gate")), None)
-    if module is not None:
-
-        def observe(expert: int, role: str, inputs: Tensor) -> None:
-            of_expert[expert, role].add(inputs, batch=meters.batch)
-
-        meters.experts = ExpertsMeter(module, observe)
-        setattr(module, METER, meters.experts)
-    try:
-        yield meters
-    finally:
-        for handle in hooks:
-            handle.remove()
-        if module is not None:
-            delattr(module, METER)
 
 
 def _observe(meters: _Meters, unit: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -307,3 +348,15 @@ def batch_by_length(ids: Sequence[Sequence[int]], budget: int) -> list[list[Sequ
         else:
             batches.append([sample])
     return batches
+
+
+def trial_problem(
+    source: Path, architecture: Architecture, headers: Mapping[str, TensorHeader]
+) -> str | None:
+    """Return why layers of a checkpoint cannot be run one by one, or None; no weight is read."""
+    try:
+        ids = [[0] * _TRIAL_TOKENS]
+        LayerStream(source, ids, architecture, torch.device("meta")).try_layers(headers)
+    except QuantizationError as error:
+        return str(error.args[0])
+    return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from whet.checkpoint import checkpoint_doubts
+from whet.checkpoint import checkpoint_doubts, no_template
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.format import plural
 from whet.core.provenance import Device, environment, find_device
@@ -81,6 +81,7 @@ def check_spec(
         ),
         advice=(
             *checkpoint_doubts(facts.target),
+            *no_template(facts.tokenizer),
             *advice,
             *(() if facts.log is None else facts.log.doubts),
         ),
