@@ -147,6 +147,7 @@ def _methods(family: Family, folder: Path) -> str:
     texts = [
         _methods_of(_sixteen_bit_copy(name, folder))
         for name in family.sixteen_bit or family.models[:1]
+        if TRUTH[name].scheme in ("16bit", "FP8_BLOCK")  # others are not copied
     ]
     if texts:
         return "; ".join(dict.fromkeys(texts)) + ("" if family.sixteen_bit else " (copy)")

@@ -61,7 +61,8 @@ def test_a_log_of_chats_says_where_a_template_goes(whet: Whet, tmp_path: Path) -
 
 def test_a_spec_without_a_log(whet: Whet, tmp_path: Path) -> None:
     write_base(tmp_path / "target")
-    write_spec(tmp_path, model={"target": "./target"}, quality={"max_tasks": 0})
+    plain = {"fp16": {}}
+    write_spec(tmp_path, model={"target": "./target"}, quality={"max_tasks": 0}, variants=plain)
     said = whet("check", *H100)
     assert said.code == 0, said.err
     assert said.err.count(NOTE) == 1
@@ -73,14 +74,14 @@ def test_it_is_quantized_with_the_built_in_text(whet: Whet, tmp_path: Path) -> N
     little = ("--samples", "8", "--max-tokens", "32", "--group-size", "32", "--device", "cpu")
     said = whet("quantize", "model", "out", *little)
     assert said.code == 0, said.err
-    assert "scales are fitted on chats as plain text" in said.err
+    assert "scales are fitted on chats as plain text" in said.out
 
 
 COMMANDS = (
     "quantize {} out",
     "plan {} --workload log.jsonl --objective ttft_p95<=1s",
     "quality {}",
-    "prompts log.jsonl {}",
+    "prompts log.jsonl --model {}",
     "init new.yaml --model {}",
     "init new.yaml --model {} --traffic log.jsonl",
     "init new.yaml --model model --draft {}",
@@ -97,7 +98,7 @@ def test_a_gguf_file_gets_one_sentence_in_every_command(
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "model-q4.gguf").write_bytes(b"GGUF")
     write_prompts(tmp_path / "log.jsonl", 200)
-    write_spec(tmp_path, model={"target": ref})
+    write_spec(tmp_path, model={"target": ref}, variants={"fp16": {}})
     said = whet(*command.format(ref).split())
     if command.startswith("init") and "--traffic" not in command and ref == "./folder":
         assert said.code == 0, "a folder need not be there yet"

@@ -198,7 +198,7 @@ def test_token_ids_beyond_the_embedding_are_named(calibration: Path, tmp_path: P
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     shutil.copy(calibration, tmp_path / "text.jsonl")
     with (tmp_path / "text.jsonl").open("a") as file:
-        file.write(json.dumps({"text": token.replace("\u0120", " ") * 4}) + "\n")
+        file.write("\n" + json.dumps({"text": token.replace("\u0120", " ") * 4}) + "\n")
     recipe = GPTQ.model_copy(update={"group_size": 64})
     with pytest.raises(WhetError, match="has the token id 4,096, and the embedding has"):
         quantize(

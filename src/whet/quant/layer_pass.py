@@ -293,9 +293,7 @@ def run_pass(
         stream = None if samples is None else _open_stream(samples, model, timer)
         prefixes = model.architecture.prefixes
         for tensor_name in model.reader.headers:
-            # Engines leave a head out where config.json ties it to the embedding.
-            unused = facts.tied_embeddings and tensor_name.endswith("lm_head.weight")
-            if not unused and not tensor_name.startswith(prefixes):
+            if not tensor_name.startswith(prefixes):
                 tensor = model.reader.read(tensor_name)
                 for_each_job(partial(RecipeJob.add_tensor, name=tensor_name, tensor=tensor))
         for index in range(len(prefixes)):
@@ -310,9 +308,13 @@ def run_pass(
 
 def _read_model(facts: ModelFacts, device: torch.device) -> SourceModel:
     source = read_source(Path(facts.path))
+    reader = TensorReader(source.folder)
+    if facts.tied_embeddings:  # engines leave a stored head out, and so does the copy
+        names = [name for name in reader.headers if not name.endswith("lm_head.weight")]
+        reader.headers = {name: reader.headers[name] for name in names}
     return SourceModel(
         source=source,
-        reader=TensorReader(source.folder),
+        reader=reader,
         facts=facts,
         architecture=source.architecture,
         dtype=getattr(torch, FLOATS[linear_dtype(source.headers, source.architecture.linears)]),

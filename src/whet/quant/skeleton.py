@@ -64,7 +64,7 @@ class Skeleton:
                 fix="round to nearest instead (--method rtn)",
             ) from error
         kinds = (WeightRenaming, WeightConverter)
-        self._rules = [[each for each in self._mapping if isinstance(each, k)] for k in kinds]
+        self._rules: Any = [[each for each in self._mapping if isinstance(each, k)] for k in kinds]
 
     def fill_tables(self, device: torch.device) -> None:
         """Give modules around the layers, such as rotary embeddings, what no checkpoint stores."""
@@ -87,8 +87,8 @@ class Skeleton:
         """The model's name for a tensor of the checkpoint."""
         from transformers.core_model_loading import rename_source_key
 
-        prefix = self._model.base_model_prefix
-        return rename_source_key(tensor, *self._rules, prefix, self._tensors)[0]
+        prefix, rules = self._model.base_model_prefix, self._rules
+        return rename_source_key(tensor, rules[0], rules[1], prefix, self._tensors)[0]
 
     def module(self, linear: str) -> nn.Module:
         """The module that has the weights of the checkpoint's ``linear``, alone or among others."""
