@@ -26,7 +26,7 @@ setup:  ## .venv with whet and the CPU engine, from the hashed locks
 setup-dev:  ## the same, and what the tests and checks need
 	$(SETUP) dev
 
-demo: setup  ## a whole run on this machine's CPU, with the bundled model: 5 to 8 minutes
+demo: setup  ## a whole run on this machine's CPU, with the bundled model: 5 to 9 minutes
 	$(BIN)/whet demo --resume
 
 watch-demo: prometheus setup  ## deploy the demo, break it, and see the alarm; needs Prometheus and Alertmanager

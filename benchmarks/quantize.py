@@ -4,8 +4,10 @@
 
 Both tools read the same checkpoint and the same calibration token ids, each run in a fresh process
 of its own, in turn, on one machine. Writes runs.csv (one line per run), table.md and
-environment.json. Names no path of the machine it ran on. With --keep the checkpoints stay: give
-them as weights of variants to whet run, which measures their quality on a server.
+environment.json. Names no path of the machine it ran on. With --heldout the checkpoints are
+also compared on held-out text: divergence.csv has every document, pairs.csv the paired tests. With
+--keep the checkpoints stay: give them as weights of variants to whet run, which measures their
+quality on a server.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from typing import Final
 
 from lab.inputs import write_inputs
 
+from benchmarks import divergence
 from benchmarks.jobs import Job, JobError, Tool, peer_tool, run_job, whet_tool
-from benchmarks.table import Results, Row, table
+from benchmarks.table import Results, Row, table, write_rows
 from whet.checkpoint import read_facts
 from whet.core.errors import WhetError
 from whet.core.provenance import environment, find_device, now
@@ -69,6 +72,8 @@ class Benchmark:
         self._source: Path = options.model or pair_paths()[0]
         self._here = environment()
         self._results = Results(options.out, summary)
+        self._documents: list[Row] = []
+        self._pairs: list[Row] = []
 
     def run(self, tools: Sequence[Tool]) -> list[Row]:
         """Run every tool, method and seed in turn."""
@@ -79,11 +84,35 @@ class Benchmark:
             for method in self._options.methods:
                 for tool in tools:
                     self._one(tool, method, seed, text)
+            if self._options.heldout is not None:
+                self._compare(seed)
         print(summary(self._results.rows))
         return self._results.rows
 
+    def _compare(self, seed: int) -> None:
+        """Measure the checkpoints of one seed on the held-out documents, which are always the same.
+
+        They are removed after it unless they are kept.
+        """
+        made = [row for row in self._results.rows if row["seed"] == seed and not row["failure"]]
+        names = [(str(row["tool"]), str(row["method"])) for row in made]
+        folders = {name: self._folder(*name, seed) for name in names}
+        options = self._options
+        draw = {"samples": options.documents, "max_tokens": options.max_tokens, "seed": 0}
+        sums = divergence.measure(self._source, folders, options.heldout, draw)
+        about = {"model": options.model_name or self._source.name, "seed": seed}
+        self._documents += divergence.document_rows(sums, about)
+        self._pairs += divergence.pair_rows(sums, about)
+        write_rows(self._documents, options.out / "divergence.csv")
+        write_rows(self._pairs, options.out / "pairs.csv")
+        for folder in folders.values() if options.keep is None else ():
+            shutil.rmtree(folder)
+
+    def _folder(self, tool: str, method: str, seed: int) -> Path:
+        return (self._options.keep or self._work) / f"{tool}-{method}-{seed}"
+
     def _one(self, tool: Tool, method: str, seed: int, text: Text) -> None:
-        out = (self._options.keep or self._work) / f"{tool.name}-{method}-{seed}"
+        out = self._folder(tool.name, method, seed)
         job = self._job(method, seed, text, out)
         row = self._row(tool, job)
         try:
@@ -98,7 +127,8 @@ class Benchmark:
                 raise JobError(f"it calibrated on {used} tokens instead of {text.tokens}")
         except (JobError, WhetError) as error:
             row["failure"] = str(error)
-        if self._options.keep is None or row["failure"] is not None:
+        wanted = self._options.keep is not None or self._options.heldout is not None
+        if not wanted or row["failure"] is not None:
             shutil.rmtree(out, ignore_errors=True)
         self._results.keep(row, _line(row))
 
@@ -218,6 +248,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--calibration", type=Path, help="JSONL or text (default: demo chats drawn by the seed)")
     add("--samples", type=int, default=512)
     add("--max-tokens", type=int, default=512)
+    add("--heldout", type=Path, help="JSONL that no run calibrates on (default: no comparison)")
+    add("--documents", type=int, default=64, help="documents of it, cut at --max-tokens")
     add("--keep", type=Path, help="folder that keeps the checkpoints (default: deleted)")
     add("--device", default=find_device().kind, choices=["cpu", "cuda"])
     add("--limit-s", type=float, default=4 * 3600, help="a run that takes longer is a failure")

@@ -45,7 +45,7 @@ _CELL_S: Final = 15.0
 _QUANTIZING_S: Final = {"fp8": 30.0}
 _FOUR_BITS_S: Final = 120.0
 _WIDTH: Final = 4
-_CONFIRMATION_S: Final = 2 * 2 * (_KNOWN_S + _CELL_S)
+_START_OF_EACH_S: Final = 2 * (_KNOWN_S + _CELL_S)
 _ATTEMPTS: Final = 3
 
 
@@ -60,6 +60,7 @@ class Session:
     shown: dict[tuple[str, Load], Cell] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     made: set[str] = field(default_factory=set)
+    reserved_s: float = 0.0
     idle_s: float = 0.0
     """Seconds of the default's start, in which the next wave's first checkpoint is made."""
 
@@ -129,15 +130,21 @@ def _noisy(cell: Cell, noise: float) -> Cell:
 
 
 def _compile_key(outcome: Outcome) -> str:
-    value = outcome.value
-    drafts = {**value.get("speculation", {})}
-    shape = ("weights", "kernels", "performance_mode")
-    args = {
-        name: item
-        for name, item in value.get("args", {}).items()
-        if name != "api_server_count" and "FULL" not in str(item)
-    }
-    return repr(([value.get(name) for name in shape], drafts, sorted(args.items())))
+    """Equal for two configurations if the second finds the first's compiled graphs.
+
+    Seen of vLLM 0.33 (``results/search-h200``): the numbers of draft tokens and of API servers do
+    not matter, everything else does.
+    """
+    value = {**outcome.value}
+    drafts, args = {**value.pop("speculation", {})}, {**value.pop("args", {})}
+    drafts.pop("num_tokens", None)
+    args.pop("api_server_count", None)
+    return repr(
+        [
+            sorted((name, repr(item)) for name, item in each.items())
+            for each in (value, drafts, args)
+        ]
+    )
 
 
 def replay(session: Session) -> tuple[str, Load] | None:
@@ -201,18 +208,24 @@ def rule_of_thumb(session: Session) -> tuple[str, Load] | None:
     return None if best is None or best.load is None else (best.name, best.load)
 
 
+def confirmation_s(minutes: float) -> float:
+    """Four starts of two finalists where they take at most 40% of the time, else two."""
+    whole = 4 * _START_OF_EACH_S
+    return whole if whole < 0.4 * 60 * minutes else whole / 2
+
+
 def confirmed(session: Session) -> tuple[str, Load] | None:
     """Return the cheapest cell, or the next where it misses a limit in two starts of its own."""
-    session.left_s += _CONFIRMATION_S
+    session.left_s += session.reserved_s
     history = list(session.history)
     for _ in range(_ATTEMPTS):
         best = incumbent(history)
         if best is None or best.load is None:
             return None
-        session.left_s -= _CONFIRMATION_S
+        session.left_s -= session.reserved_s
         if session.problem.meets(session.measured(best.name, best.load, 2)):
             return best.name, best.load
-        if session.left_s < _CONFIRMATION_S:
+        if session.left_s < session.reserved_s:
             return None
         place = history.index(best)
         history[place] = replace(best, usd=None, load=None)
@@ -260,12 +273,13 @@ def rows(problem: Problem, minutes: int) -> Iterator[Row]:
     """Yield a row for each way of searching, the product's first."""
     own = math.inf
     for how, search in WAYS.items():
-        reserved = 0.0 if search is rule_of_thumb else _CONFIRMATION_S
+        reserved = 0.0 if search is rule_of_thumb else confirmation_s(minutes)
         sessions = [
             Session(
                 problem=problem,
                 random=random.Random(f"{problem.grid} {how} {seed}"),
                 left_s=60 * minutes - reserved,
+                reserved_s=reserved,
             )
             for seed in range(SEEDS)
         ]

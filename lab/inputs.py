@@ -17,6 +17,7 @@ from lab.text import Dice, Exchange, Split, document, draw_system
 from lab.text.corpus import Maker
 from lab.text.extraction import extraction
 from lab.text.letters import letter
+from lab.text.lookup import lookup
 from lab.text.orders import correction
 from lab.text.questions import catalogue_question
 from lab.text.shop import ISSUES
@@ -40,6 +41,7 @@ TASKS: tuple[tuple[str, int, int, Maker], ...] = (
     ("recall", 96, 24, catalogue_question),
     ("correction", 48, 112, correction),
     ("reply", 48, 128, letter),
+    ("lookup", 96, 16, lookup),
 )
 """Task name, how many, the most tokens of a reply, and what draws one."""
 
@@ -88,9 +90,10 @@ def _tasks(seed: int) -> Iterator[dict[str, object]]:
         for index in range(count):
             dice = Dice("tasks", name, seed, index)
             long = index % 2 == 1 or make is catalogue_question
-            system = draw_system(dice, "heldout", "long" if long else "short")
+            size = "none" if make is lookup else "long" if long else "short"
+            system = draw_system(dice, "heldout", size)
             item = make(dice, "heldout", system)
-            head = [{"role": "system", "content": system.text}]
+            head = [{"role": "system", "content": system.text}] if system.text else []
             schema = answer_schema(item)
             yield {
                 "id": f"{name}-{index:03d}",
@@ -100,6 +103,7 @@ def _tasks(seed: int) -> Iterator[dict[str, object]]:
                 "scorer": PROSE_SCORER if item.scorer == "none" else item.scorer,
                 "max_tokens": limit,
                 **({} if schema is None else {"schema": schema}),
+                **({} if item.chance is None else {"chance": item.chance}),
             }
 
 

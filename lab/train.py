@@ -11,7 +11,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,9 @@ CORPUS_SEED = 1000
 """Seeds from here on are training shards; the demo run's inputs use small seeds."""
 
 
+Weights = Mapping[str, Tensor]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """How one model is trained. It ends at ``steps`` or ``seconds``, whichever comes first."""
@@ -38,23 +41,30 @@ class Recipe:
     peak_rate: float
     batch_tokens: int = 65536
     warmup_steps: int = 300
+    device: str = "cuda"
 
 
-def train(recipe: Recipe, data: list[Rows], log: Path) -> Llama:
-    """Cosine-scheduled AdamW over shuffled batches; a line of ``log`` every 100 steps."""
+def train(recipe: Recipe, data: list[Rows], log: Path, start: Weights | None = None) -> Llama:
+    """Cosine-scheduled AdamW over shuffled batches; a line of ``log`` every 100 steps.
+
+    ``start`` are the weights to begin with, random ones by default.
+    """
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    model = Llama(recipe.shape).cuda()
-    step_loss = torch.compile(_loss_of(model), dynamic=False)
+    on_gpu = recipe.device == "cuda"
+    model = Llama(recipe.shape).to(recipe.device)
+    if start is not None:
+        model.load_state_dict(start)
+    step_loss = torch.compile(_loss_of(model), dynamic=False, disable=not on_gpu)
     decayed = [value for value in model.parameters() if value.dim() > 1]
     plain = [value for value in model.parameters() if value.dim() == 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=recipe.peak_rate, betas=(0.9, 0.95), fused=True)
-    batches = Batches(data, recipe.batch_tokens)
+    optimizer = torch.optim.AdamW(groups, lr=recipe.peak_rate, betas=(0.9, 0.95), fused=on_gpu)
+    batches = Batches(data, recipe.batch_tokens, recipe.device)
     figures: list[dict[str, float]] = []
     for place in range(len(data)):
         torch.autograd.backward(step_loss(*batches.first(place)))
-    torch.cuda.synchronize()
+    _wait(recipe.device)
     began, step, done = time.monotonic(), 0, 0.0
     while done < 1.0:
         loss = step_loss(*batches.next())
@@ -66,7 +76,7 @@ def train(recipe: Recipe, data: list[Rows], log: Path) -> Llama:
         optimizer.step()
         step += 1
         if step % 20 == 0:
-            torch.cuda.synchronize()
+            _wait(recipe.device)
         spent = time.monotonic() - began
         done = max(step / recipe.steps, spent / recipe.seconds)
         if step % 100 == 0 or done >= 1.0:
@@ -77,9 +87,15 @@ def train(recipe: Recipe, data: list[Rows], log: Path) -> Llama:
     return model.eval()
 
 
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def _loss_of(model: Llama) -> Callable[[Tensor, Tensor], Tensor]:
     def loss(ids: Tensor, weight: Tensor) -> Tensor:
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        # Without bf16 instructions a CPU is slower in bf16.
+        with torch.autocast(ids.device.type, dtype=torch.bfloat16, enabled=ids.is_cuda):
             logits = model(ids)
         goal = torch.roll(ids, -1, dims=1).flatten()
         each = functional.cross_entropy(logits.float().flatten(0, 1), goal, reduction="none")
@@ -92,22 +108,23 @@ def _loss_of(model: Llama) -> Callable[[Tensor, Tensor], Tensor]:
 class Batches:
     """Batches of one bucket each, in an order drawn from a fixed seed, again and again."""
 
-    def __init__(self, data: list[Rows], tokens: int) -> None:
-        self._ids = [torch.from_numpy(rows.ids.astype("int32")).cuda() for rows in data]
-        self._weights = [torch.from_numpy(rows.weight).cuda() for rows in data]
+    def __init__(self, data: list[Rows], tokens: int, device: str) -> None:
+        self._device = device
+        self._ids = [torch.from_numpy(rows.ids.astype("int32")).to(device) for rows in data]
+        self._weights = [torch.from_numpy(rows.weight).to(device) for rows in data]
         self._sizes = [tokens // rows.ids.shape[1] for rows in data]
         self._random = random.Random(0)
         self._queue: list[tuple[int, Tensor]] = []
 
     def first(self, place: int) -> tuple[Tensor, Tensor]:
         """A batch of one bucket, to compile on."""
-        return self._rows(place, torch.arange(self._sizes[place], device="cuda"))
+        return self._rows(place, torch.arange(self._sizes[place], device=self._device))
 
     def next(self) -> tuple[Tensor, Tensor]:
         """Ids [B, T] and weights [B, T]."""
         if not self._queue:
             for place, (ids, size) in enumerate(zip(self._ids, self._sizes, strict=True)):
-                order = torch.randperm(len(ids), device="cuda")
+                order = torch.randperm(len(ids), device=self._device)
                 whole = len(ids) // size * size
                 self._queue += [(place, rows) for rows in order[:whole].view(-1, size)]
             self._random.shuffle(self._queue)

@@ -7,7 +7,9 @@ from typing import Literal
 
 Role = Literal["system", "user", "assistant"]
 Scorer = Literal["json_exact", "number", "exact", "none"]
-Task = Literal["json_extraction", "arithmetic", "recall", "routing", "correction", "letter"]
+Task = Literal[
+    "json_extraction", "arithmetic", "recall", "routing", "correction", "letter", "lookup"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +30,7 @@ class Exchange:
 
     ``lead`` holds earlier messages that only this exchange needs (a multi-turn order).
     ``expected`` is what ``scorer`` compares with a model's reply; the training text has ``reply``.
+    ``chance`` is the probability that a guess is right, where it is known.
     """
 
     task: Task
@@ -36,6 +39,7 @@ class Exchange:
     scorer: Scorer
     expected: str
     lead: tuple[Message, ...] = ()
+    chance: float | None = None
 
     def messages(self) -> list[Message]:
         """The exchange with its reply."""

@@ -40,8 +40,8 @@ def test_an_unfinished_run_and_a_wrong_option(whet: Whet, root: Path) -> None:
 def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> None:
     left_out = [
         "  --max-num-seqs 8, measured with 64, holds 8 requests in flight: more wait.",
-        "  Measured on a CPU, deployed for a GPU: latencies and costs do not carry over, so "
-        "measure again on the GPU that will serve.",
+        "  Measured on a CPU: the container is for a GPU, where latencies and costs differ, so "
+        "measure again there.",
         "  Left out: only the measurement needs it, whose evidence is in the log: "
         "--disable-uvicorn-access-log",
         "  Left out: measured on a CPU, these settings mean nothing to a GPU: --enforce-eager, "

@@ -120,7 +120,7 @@ def test_words_that_no_command_has(whet: Whet, tmp_path: Path, words: list[str],
         (
             "--method",
             "gptk",
-            "--method: must be 'awq', 'gptq', 'smoothquant' or 'rtn' (got 'gptk')",
+            "--method: must be 'awq', 'gptq', 'smoothquant', 'rtn' or 'auto' (got 'gptk')",
         ),
         ("--samples", "-3", "--samples takes a number from 0 to 10,000,000 (got -3)"),
     ],

@@ -17,6 +17,7 @@ import yaml
 from tests.cli.stage import Whet
 from tests.cli.test_privacy import MARK, write_run
 from tests.flow.stage import FakeEngine
+from whet.core.errors import StorageError
 from whet.core.run import Run
 from whet.core.store import RunStore, write_json
 from whet.flow.run.conclude.conclude import decide_over
@@ -113,3 +114,23 @@ def test_a_published_run_is_decided_to_the_digits_that_are_shown(tmp_path: Path)
     trial = next(iter(shared.trials))
     assert {event.sent_ns % 10_000 for event in trial.requests} == {0}
     assert {event.text for event in trial.requests} == {""}
+
+
+@pytest.mark.parametrize("text", ["null", "[", "[" * 100_000, "[]", "\ud800"])
+def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
+    with RunStore.open(tmp_path / "run") as store:
+        store.put("spreads", "all", {"a": 1})
+    (tmp_path / "run" / "spreads" / "all.json").write_text(text, errors="surrogatepass")
+    with pytest.raises(StorageError, match=r"all\.json is damaged"):
+        export_run(tmp_path / "run", tmp_path / "out.tar.xz")
+
+
+def test_a_torn_line_of_the_journal_is_left_out(tmp_path: Path) -> None:
+    with RunStore.open(tmp_path / "run") as store:
+        store.put("spreads", "all", {"a": 1})
+    with (tmp_path / "run" / "journal.jsonl").open("a") as file:
+        file.write('{"kind": "tri')
+    export_run(tmp_path / "run", tmp_path / "out.tar.xz")
+    with tarfile.open(tmp_path / "out.tar.xz") as tar:
+        lines = tar.extractfile("run/journal.jsonl").read().splitlines()  # type: ignore[union-attr]
+    assert [json.loads(line)["kind"] for line in lines] == ["spreads"]

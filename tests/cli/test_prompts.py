@@ -50,8 +50,8 @@ def test_the_report_and_the_files_are_written(whet: Whet, log: Path) -> None:
     assert {path.name for path in Path("prompts").iterdir()} == {"prompts.html", "prompts.json"}
     rows, earlier, hits = read_trace(Path("w.jsonl")).rows, set[int](), 0
     for row in rows:
-        hits += 16 * len(earlier.intersection(row.prefix_ids))
-        earlier.update(row.prefix_ids)
+        hits += 16 * len(earlier.intersection(row.hash_ids))
+        earlier.update(row.hash_ids)
     assert (len(rows), hits) == (32, analysis["hits"]["hit_tokens"])
     assert "Alice" not in Path("w.jsonl").read_text()
 

@@ -114,11 +114,17 @@ def test_speculation_that_changes_answers_fails_and_one_that_does_not_passes(
     whet: Whet, questions: tuple[str, ...]
 ) -> None:
     with serve(Model()) as base:
-        assert whet("quality", base.url, *questions, "--save", "kept").code == 0
+        bare = whet("quality", base.url, *questions, "--save", "bare")
+        asked = len(base.asked)
+        saved = whet("quality", base.url, *questions, "--save", "kept", "--speculative")
+        assert len(base.asked) - 2 * asked > 40, "its prompts are asked for this check alone"
+    assert (bare.code, saved.code) == (0, 0)
     held = ("--against", "kept", "--speculative")
     with serve(Model(accepted=60)) as sound, serve(Model(accepted=60, greedy=66)) as lossy:
         passed = whet("quality", sound.url, *held)
         failed = whet("quality", lossy.url, *held)
+        unasked = whet("quality", sound.url, "--against", "bare", "--speculative").sentence(USAGE)
+    assert unasked.endswith("save the baseline again with --speculative")
     assert passed.code == 0, passed.err
     assert "accepted here" in passed.out
     assert "60.0%" in passed.out
@@ -156,7 +162,6 @@ def test_a_server_that_does_not_answer_is_told_in_one_sentence(
     [
         (("--baseline", "http://x", "--against", "kept"), "give one of them"),
         (("--against", "kept", "--save", "other"), "leave --against out"),
-        (("--speculative",), "--baseline or --against"),
         (("--tolerance", "1.5"), "give a share, as 0.01"),
         (("--max-documents", "0"), "--max-documents"),
         (("--protocol", "window"), "--protocol"),

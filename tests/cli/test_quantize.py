@@ -25,9 +25,10 @@ def model(tmp_path: Path) -> Path:
     ("flags", "told"),
     [
         ("--scheme W8A8 --method awq", "W8A8 is made by smoothquant, gptq, rtn, not by awq"),
+        ("--scheme W8A8 --method auto", "W8A8 is made by smoothquant, gptq, rtn, not by auto"),
         ("--scheme NF4", "--scheme: must be 'W4A16', 'W8A16', 'W8A8', "),
         ("--scheme FP8 --method awq", "FP8 is made by rtn, not by awq"),
-        ("--method hqq", "--method: must be 'awq', 'gptq', 'smoothquant' "),
+        ("--method hqq", "--method: must be 'awq', 'gptq', 'smoothquant', 'rtn' or 'auto'"),
         (
             "--scheme FP8 --group-size 64",
             "--group-size has no meaning for FP8, whose groups are given; leave it out, or choose "
@@ -60,6 +61,15 @@ def test_one_checkpoint(whet: Whet, model: Path) -> None:
     assert "bits a weight" in said.out
     config = json.loads(Path("out/config.json").read_text())
     assert config["quantization_config"]["format"] == "int-quantized"
+
+
+def test_the_method_that_was_chosen_is_said(whet: Whet, model: Path) -> None:
+    words = ["--method", "auto", "--group-size", "64", "--device", "cpu", "--samples", "16"]
+    said = whet("quantize", model, "out", *words)
+    assert said.code == 0, said.err
+    assert "auto W4A16 g64" in said.out
+    assert "KL to 16 bit" in said.out
+    assert "held-out documents" in said.out
 
 
 @pytest.mark.parametrize("flag", ["--compare", "--compare=true", "--no-tasks --compare"])

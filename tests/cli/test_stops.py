@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import resource
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from whet.cli.main import app
 from whet.client import run_async
 from whet.core.errors import Interrupted, MeasurementError, NothingQualifiesError, StorageError
 from whet.core.records.load import TrialRecord
+from whet.core.run import Run
 from whet.core.store import RunStore
 from whet.data import write_inputs
 
@@ -117,6 +119,9 @@ def test_a_signal_between_two_variants_keeps_the_first(
     assert undecided.code == MeasurementError.exit_code
     assert undecided.err.startswith(f"! {root}: Not measured yet: other.\n")
     assert "no decision, because a run is unfinished" in undecided.err
+    command = f"whet run {spec} --output-dir={tmp_path / 'runs'} --resume"
+    assert f"finish it with {command}, or " in undecided.err
+    assert Run.read(root).missing[-1] == f"No decision was made; go on with {command}."
     whet("run", "--resume")
     assert scripted.started == ["other"]
 
@@ -167,6 +172,34 @@ def options_of(words: str) -> set[str]:
         for name in argument.names
         if name.startswith("--")
     }
+
+
+def test_a_stopped_demo_is_gone_on_with_by_its_own_command(
+    whet: Whet, tmp_path: Path, stub: Stub
+) -> None:
+    process = stub("--hang-at", "default", "demo", "-o", tmp_path, "--name", "mine")
+    said = stopped(process, signal.SIGINT, at="serving default").stop()
+    assert said == f"Stopped. Resume: whet demo -o {tmp_path} --name mine --resume"
+    undecided = whet("decide", tmp_path / "mine").err
+    assert f"whet demo --output-dir={tmp_path} --name=mine --resume" in undecided
+
+
+def test_every_option_of_a_run_is_in_the_command_that_goes_on_with_it(
+    whet: Whet, scripted: FakeEngine, tmp_path: Path
+) -> None:
+    write_whole_spec(tmp_path, load=ONE_CELL).rename(tmp_path / "a b.yaml")
+    change = ("--set", "load.trials=1", "--set", "quality.max_tasks=1")
+    assert whet("run", "a b.yaml", "--name", "mine", *change, "--skip-infeasible").code
+    root = tmp_path / "runs" / "mine"
+    (root / "decision.json").unlink()
+    (goes_on,) = [line for line in whet("report", root).out.splitlines() if "Go on" in line]
+    assert goes_on == (
+        "Go on: whet run 'a b.yaml' --set=load.trials=1 --set=quality.max_tasks=1 --name=mine "
+        "--skip-infeasible --resume"
+    )
+    words = shlex.split(goes_on.removeprefix("Go on: whet"))
+    assert whet(*words).code == NothingQualifiesError.exit_code
+    assert scripted.started == ["fp16", "other"], "nothing is measured again"
 
 
 def test_a_stop_before_a_resumed_run_names_the_flag_once(

@@ -31,9 +31,10 @@ def read_request(peer: socket.socket) -> bytes:
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[tuple[str, list[int]]]:
+def answering(answer: Answer, host: str = "127.0.0.1") -> Iterator[tuple[str, list[int]]]:
     """The URL, and the number of requests of each connection; an empty piece closes it."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family, backlog=128)
     counts: list[int] = []
 
     def serve(peer: socket.socket, number: int) -> None:
@@ -57,7 +58,8 @@ def answering(answer: Answer) -> Iterator[tuple[str, list[int]]]:
 
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}", counts
+    shown = f"[{host}]" if ":" in host else host
+    yield f"http://{shown}:{listener.getsockname()[1]}", counts
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     thread.join(5)

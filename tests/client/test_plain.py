@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import socket
 import ssl
 import threading
@@ -17,19 +18,24 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.client.raw_server import answering
 from tests.scripted_server import scripted_server
 from whet.client import (
     CompletionCall,
     Endpoint,
     Failure,
     HttpError,
+    get_json,
     get_text,
     parse_counters,
     post_many,
     scrape,
+    wire,
 )
 from whet.client.counters import info_labels, parse_buckets
-from whet.core.errors import EngineLostError, UsageError
+from whet.core.errors import EngineLostError, MeasurementError, UsageError
+from whet.engines.probe import NoAnswer, generate_canary
+from whet.flow.model_entry import model_entry
 
 
 @contextmanager
@@ -154,6 +160,63 @@ def test_nobody_there_and_an_http_error_are_told_apart() -> None:
             get_text(url, "/metrics", timeout_s=0.1)
 
 
+def page(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> list[bytes]:
+    lines = [b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *headers, b"", body]
+    return [b"\r\n".join(lines)]
+
+
+def test_a_page_with_a_mark_is_read() -> None:
+    with answering(lambda _: page(b'\xef\xbb\xbf{"data": []}')) as (url, _):
+        assert get_json(url, "/v1/models") == {"data": []}
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b"", b"<html>", b'{"a": 1} x', b"\xff\xfe{\x00}\x00"]
+)
+def test_a_page_that_is_not_json_is_an_error_of_one_kind(body: bytes) -> None:
+    with answering(lambda _: page(body)) as (url, _):
+        with pytest.raises(ValueError, match=r"."):
+            get_json(url, "/v1/models")
+        with pytest.raises(MeasurementError, match="is not a list of models"):
+            model_entry(url, None)
+        with pytest.raises(NoAnswer, match="/v1/completions answered"):
+            generate_canary(url, "m", timeout_s=5)
+
+
+def test_a_compressed_page_is_named() -> None:
+    with (
+        answering(lambda _: page(b"\x1f\x8b\x08", b"Content-Encoding: gzip")) as (url, _),
+        pytest.raises(HttpError, match="encoded as gzip; turn compression off"),
+    ):
+        get_text(url, "/metrics")
+
+
+def test_a_page_that_drips_ends_at_the_time_limit() -> None:
+    """Each read of the socket brings something in time, and the whole never comes."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"
+    with (
+        answering(lambda _: [head, *[b"x"] * 100]) as (url, _),
+        pytest.raises(EngineLostError, match=r"no answer within 0\.3 s"),
+    ):
+        get_text(url, "/metrics", timeout_s=0.3)
+
+
+def test_a_page_without_end_is_cut_before_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_BODY_BYTES", 1000)
+    with (
+        answering(lambda _: page(b"x" * 5000)) as (url, _),
+        pytest.raises(EngineLostError, match="more than 1000 bytes"),
+    ):
+        get_text(url, "/metrics")
+
+
+def test_half_a_surrogate_pair_is_sent_as_json_has_it() -> None:
+    sent = Endpoint.parse("http://h").post("/v1/completions", {"prompt": "a\ud83d b\U0001f642"})
+    head, _, body = sent.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert json.loads(body) == {"prompt": "a\ud83d b\U0001f642"}
+
+
 def test_a_call_has_exactly_one_form_of_prompt() -> None:
     for call in (CompletionCall(), CompletionCall(prompt="a", prompt_token_ids=(1,))):
         with pytest.raises(UsageError, match="needs one prompt"):
@@ -183,6 +246,8 @@ def test_a_field_that_is_none_is_left_out() -> None:
         ("http://h:8000/v1/", ("h", 8000, False, "")),
         ("https://api.example.org/openai/v1", ("api.example.org", 443, True, "/openai")),
         ("http://[::1]:7", ("::1", 7, False, "")),
+        ("http://[fe80::1%25eth0]:7/v1", ("fe80::1%eth0", 7, False, "")),
+        ("HTTP://H.:8000", ("h.", 8000, False, "")),
     ],
 )
 def test_a_base_url_is_understood_with_and_without_v1(
@@ -204,6 +269,16 @@ def test_a_base_url_is_understood_with_and_without_v1(
         ("http://", "write http://host:port"),
         ("http://h:99999", "write http://host:port"),
         ("http://h:0", "port 0"),
+        ("http://::1:8000", r"in brackets as http://\[::1\]:8000"),
+        ("http://[::1]8000", "only a port follows the bracket"),
+        ("http://[::1", "in brackets"),
+        ("http://[gg::1]:1", "gg::1"),
+        ("http://a..b:1", "not a name or an address"),
+        (f"http://{'a' * 64}:1", "not a name or an address"),
+        ("http://h:1/a b", "other characters as %XX"),
+        ("http://h:1 ", "other characters as %XX"),
+        ("http://h\n:1", "other characters as %XX"),
+        ("http://b\u00fccher.example", "its ASCII form"),
         ("http://h/v1?api-version=1", "query"),
         ("http://h/v1#part", "fragment"),
         ("http://bob:hunter2pass@h", "OPENAI_API_KEY"),
@@ -248,6 +323,11 @@ def test_a_certificate_that_is_not_trusted_names_the_variable_to_set(tmp_path: P
 def test_shares_and_moments_are_not_summed_over_engines(name: str, value: float) -> None:
     text = f'{name}{{engine="0"}} 0.5\n{name}{{engine="1"}} 0.75\n'
     assert dict(parse_counters(text)) == {name: value}
+
+
+def test_a_time_and_an_exemplar_after_a_value_are_no_value() -> None:
+    text = 'a_total{x="}{"} 5 # {trace_id="b"} 0.3 1.7e9\nb 7 1700000000.123\nc{} 3\n'
+    assert dict(parse_counters(text)) == {"a_total": 5.0, "b": 7.0, "c": 3.0}
 
 
 def test_a_bucket_that_is_not_a_number_is_left_out() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.client.answers import read_bytes
@@ -88,6 +90,17 @@ def test_heartbeats_are_no_events(beat: str, end: str) -> None:
         outcome = read_stream(range(len(parts)), parts)
         assert (outcome.texts, outcome.done, outcome.error) == (["a", "b"], True, None)
         assert outcome.silent_chunks == 0
+
+
+def test_parts_of_a_content_are_output() -> None:
+    """As Mistral's thinking models stream them."""
+    thought = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm "}]}]
+    parts = [{"type": "text", "text": "so"}, {"type": "reference", "reference_ids": [1]}]
+    body = "".join(
+        f"data: {json.dumps({'choices': [{'delta': {'content': each}}]})}\n\n"
+        for each in (thought, parts, "!")
+    )
+    assert read_stream([1], [body.encode()]).texts == ["hm ", "so", "!"]
 
 
 def test_a_heartbeat_between_the_lines_of_an_event_changes_nothing() -> None:

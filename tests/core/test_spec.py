@@ -169,6 +169,26 @@ def test_a_merged_key_may_be_overridden(tmp_path: Path) -> None:
     assert [variant.prefix_cache for variant in spec.variants.values()] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: 2026-13-01", "month must be in 1..12"),
+        ("name: !!timestamp x", "not valid YAML"),
+        ("name: " + "9" * 5000, "4300 digits"),
+        ("name: &a [*a]", "more than 100,000 values"),
+        ("name: a\n---\nname: b", "2 documents"),
+    ],
+)
+def test_a_value_that_yaml_cannot_make_is_one_sentence(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        load_spec(write(tmp_path, text))
+    if text.startswith("name: ") and "---" not in text:
+        with pytest.raises(UsageError, match=r"--set name: the value is not YAML"):
+            load_spec(write(tmp_path, yaml.safe_dump(MINIMAL)), [f"name={text[6:]}"])
+
+
 @pytest.mark.parametrize("text", ["[" * 5000, "a: " + "{a: " * 3000])
 def test_deep_nesting_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match="nested too deeply"):

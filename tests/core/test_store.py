@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from whet.core.errors import StorageError, UsageError
+from whet.core.outside import read_json
 from whet.core.records.summary import Estimate
 from whet.core.run import Run
-from whet.core.store import RunStore, read_json, write_atomic, write_json
+from whet.core.store import RunStore, write_atomic, write_json
 
 
 def estimate(value: float) -> Estimate:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from whet.data import write_inputs
+from whet.data import is_built_in, write_inputs
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_inputs_have_the_agreed_lines(inputs: Path) -> None:
     assert len(tasks) >= 240
     assert len({task["id"] for task in tasks}) == len(tasks)
     keys = {"id", "task", "messages", "expected", "scorer", "max_tokens"}
-    assert all(set(task) - {"schema"} == keys for task in tasks)
+    assert all(set(task) - {"schema", "chance"} == keys for task in tasks)
     assert {task["scorer"] for task in tasks} == {"json_exact", "number", "exact", "rouge_l"}
     workload = _lines(inputs / "workload.jsonl")
     kinds = [line["kind"] for line in workload]
@@ -60,6 +60,19 @@ def test_every_expected_answer_fits_its_schema_and_its_order(inputs: Path) -> No
     assert schemas == 144
 
 
+def test_lookups_hold_their_answer_and_say_what_a_guess_gets(inputs: Path) -> None:
+    lookups = [task for task in _lines(inputs / "tasks.jsonl") if task["task"] == "lookup"]
+    for task in lookups:
+        messages: Any = task["messages"]
+        roles = [message["role"] for message in messages]
+        assert roles == ["user", "assistant", "user", "assistant", "user"]
+        assert task["scorer"] == "exact"
+        if task["chance"] == 0.0:
+            assert f": {task['expected']}\n" in messages[-1]["content"]
+    assert {task["chance"] for task in lookups} == {0.0, 0.25, 0.5}
+    assert len(lookups) == 96
+
+
 def test_a_schema_does_not_tell_whether_the_ticket_has_a_wish(inputs: Path) -> None:
     tasks = [task for task in _lines(inputs / "tasks.jsonl") if "wish" in str(task.get("schema"))]
     wishes = [json.loads(str(task["expected"])).get("wish") for task in tasks]
@@ -83,3 +96,11 @@ def test_inputs_are_the_ones_that_the_pair_was_scored_on(inputs: Path) -> None:
 
     hashes = {name: hashlib.sha256((inputs / name).read_bytes()).hexdigest() for name in recorded}
     assert hashes == recorded
+
+
+def test_the_built_in_text_is_known_by_its_bytes(inputs: Path, tmp_path: Path) -> None:
+    assert is_built_in(inputs / "heldout.jsonl", "heldout")
+    other = tmp_path / "own.jsonl"
+    for own in (b"", (inputs / "heldout.jsonl").read_bytes() + b"\n"):
+        other.write_bytes(own)
+        assert not is_built_in(other, "heldout")

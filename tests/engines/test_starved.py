@@ -1,4 +1,4 @@
-"""A start that gets no processor time is named with what holds it up."""
+"""A server that gets no processor time is named with what holds it up."""
 
 from __future__ import annotations
 
@@ -8,40 +8,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 
 import psutil
 import pytest
 
 from tests.engines.conftest import Resolve
-from whet.core.errors import EngineStartError
-from whet.core.protocols import Engine, Silent
+from whet.core.errors import EngineStartError, Interrupted
 from whet.core.records.engine import ResolvedEngine
+from whet.core.starved import SERVERS, HeldUp, Look
 from whet.engines.launch import serve_process
-from whet.engines.starved import watched
-from whet.engines.together import Start, start_together
 
 SPIN = "while True: pass"
-
-
-class Ear(Silent):
-    """Keeps the warnings."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def warn(self, message: str) -> None:
-        self.heard.append(message)
+WAIT_S = 2.0
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.engines.starved._PERIOD_S", 1.0)
     monkeypatch.setattr("whet.engines.launch._GRACE_S", 0.2)
-    for module in ("starved", "together"):
-        monkeypatch.setattr(f"whet.engines.{module}.LOOK_S", 0.1)
 
 
 @contextmanager
@@ -56,64 +43,90 @@ def busy(processes: int) -> Iterator[None]:
             each.wait()
 
 
-def sentences(resolved: ResolvedEngine, log: Path) -> list[str]:
-    """What is said of a start that is given up in the end."""
-    ear = Ear()
-    with (
-        pytest.raises(EngineStartError),
-        watched(serve_process(resolved, log=log), ear.warn),
-    ):
-        pass
-    return ear.heard
+@contextmanager
+def starting(resolved: ResolvedEngine, log: Path) -> Iterator[None]:
+    """A server on its way up, in a thread of its own, until this is left."""
+    stop = Event()
+
+    def start() -> None:
+        with suppress(EngineStartError, Interrupted), serve_process(resolved, log=log, stop=stop):
+            stop.wait()
+
+    thread = Thread(target=start)
+    thread.start()
+    try:
+        while not any(tree() for tree in list(SERVERS)):
+            time.sleep(0.05)
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def after_a_while() -> HeldUp | None:
+    look = Look()
+    time.sleep(WAIT_S)
+    return look.held_up()
 
 
 def test_a_busy_machine_is_named_with_who_uses_it(resolve: Resolve, tmp_path: Path) -> None:
-    with busy(2 * (os.cpu_count() or 1)):
-        heard = sentences(resolve("hang", ready_timeout_s=8.0), tmp_path / "log.txt")
-    said = r"awq: the server has had \d s of processor time in \d+ s: the machine is busy with "
-    assert re.match(said + r".+ \(\d+, \d+ s\); end that, or wait$", heard[0])
-    assert len(heard) <= 3, "after 1 s, 2 s more and 4 s more"
+    with starting(resolve("hang"), tmp_path / "log.txt"):
+        time.sleep(1.0)  # the imports of the scripted server
+        with busy(2 * (os.cpu_count() or 1)):
+            held = after_a_while()
+    assert held is not None
+    assert held.by_others
+    said = r"the server gets little CPU \(\d s in \d s\): the machine is busy with "
+    assert re.match(said + r".+ \(\d+, \d+% of a core\).*; end that, or wait$", held.reason)
 
 
 def test_a_stopped_server_is_named_with_how_it_goes_on(resolve: Resolve, tmp_path: Path) -> None:
-    resolved = resolve("hang", ready_timeout_s=4.0)
     argv = ("bash", "-c", "kill -STOP $$; exec sleep 60")
-    heard = sentences(replace(resolved, argv=argv), tmp_path / "log.txt")
-    assert "it is stopped (SIGSTOP); let it go on with kill -CONT " in heard[0]
-    pid = int(heard[0].split()[-1])
-    assert not psutil.pid_exists(pid), "and it is ended with the start"
-
-
-def test_each_of_several_starts_is_looked_at(resolve: Resolve, tmp_path: Path) -> None:
-    class Launching:
-        name = "vllm"
-
-        def serve(self, resolved: ResolvedEngine, **given: object) -> object:
-            return serve_process(resolved, **given)  # type: ignore[arg-type]
-
-    def wanted(name: str, mode: str) -> Start:
-        resolved = resolve(mode, ready_timeout_s=4.0)
-        named = replace(resolved, variant=replace(resolved.variant, name=name))
-        engine: Engine = Launching()  # type: ignore[assignment]
-        return Start(engine=engine, resolved=named, log=tmp_path / f"{name}.log")
-
-    ear = Ear()
-    with start_together([wanted("slow", "hang"), wanted("quick", "serve")]) as group:
-        assert isinstance(group.await_all(ear)[0], EngineStartError)
-    assert any(line.startswith("slow: the server has had ") for line in ear.heard)
-
-
-def test_a_server_that_is_up_is_not_looked_at(resolve: Resolve, tmp_path: Path) -> None:
-    ear = Ear()
-    with watched(serve_process(resolve("serve"), log=tmp_path / "log.txt"), ear.warn):
-        ear.heard.clear()
-        time.sleep(2.5)
-        assert ear.heard == []
+    with starting(replace(resolve("hang"), argv=argv), tmp_path / "log.txt"):
+        held = after_a_while()
+    assert held is not None
+    assert held.by_others
+    assert held.reason.startswith("the server is stopped (SIGSTOP); let it go on with kill -CONT ")
+    assert not psutil.pid_exists(int(held.reason.split()[-1])), "and it is ended with the start"
 
 
 def test_a_server_that_waits_is_not_blamed_on_others(
     resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.engines.starved._BUSY_SHARE", 99.0)
-    heard = sentences(resolve("hang", ready_timeout_s=3.0), tmp_path / "log.txt")
-    assert "it waits, and processors are idle" in heard[0]
+    monkeypatch.setattr("whet.core.starved._BUSY_PERCENT", 9900.0)
+    with starting(resolve("hang"), tmp_path / "log.txt"):
+        time.sleep(1.0)
+        held = after_a_while()
+    assert held is not None
+    assert not held.by_others
+    assert held.reason.endswith(
+        "processors are idle, so it waits: for requests, the disk, a download or a device"
+    )
+
+
+def test_a_server_that_computes_is_not_held_up(
+    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.core.starved._LEAST_SHARE", 0.02)  # beside other tests
+    argv = (sys.executable, "-c", SPIN)
+    with starting(replace(resolve("hang"), argv=argv), tmp_path / "log.txt"):
+        assert after_a_while() is None
+
+
+def test_a_server_is_looked_at_while_it_is_up_and_forgotten_after(
+    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.core.starved._BUSY_PERCENT", 9900.0)
+    with ExitStack() as stack:
+        stack.enter_context(serve_process(resolve("serve"), log=tmp_path / "log.txt"))
+        assert after_a_while() is not None, "measured or waited for, it must not stand still"
+    assert not SERVERS
+    assert after_a_while() is None
+
+
+def test_the_nice_value_that_lets_others_go_first_is_said(resolve: Resolve, tmp_path: Path) -> None:
+    argv = ("nice", "-n", "7", "sleep", "60")
+    with starting(replace(resolve("hang"), argv=argv), tmp_path / "log.txt"):
+        held = after_a_while()
+    assert held is not None
+    assert re.match(r"the server gets little CPU \(0 s in \d s, at nice 7\): ", held.reason)

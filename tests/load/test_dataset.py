@@ -104,8 +104,9 @@ def test_the_three_forms_are_read(tmp_path: Path, tokenizer: TextTokenizer) -> N
     )
     dataset = read_dataset(path, tokenizer)
     assert lengths(dataset) == [
-        (11, 12),
-        (7, 8),
+        (1 + 11 + 1 + 1, 12),
+        ((1 + 11 + 1) + (1 + 12 + 1) + (1 + 4 + 1) + 1, 5),
+        ((1 + 1 + 1) + (1 + 7 + 1) + 1, 8),
         (1 + 6 + 1 + 1, 9),  # <|user|> … <|end|> <|assistant|>
         ((1 + 6 + 1) + (1 + 9 + 1) + (1 + 5 + 1) + 1, 21),
         (10, 5),
@@ -123,56 +124,42 @@ def test_a_line_separator_inside_a_text_ends_no_line(
     assert lengths(read_dataset(path, tokenizer)) == [(7, 9)]  # U+2028 is three bytes
 
 
-def test_what_vllm_would_leave_out_is_left_out_and_counted(
+def test_what_cannot_be_sent_is_left_out_and_counted(
     tmp_path: Path, tokenizer: TextTokenizer
 ) -> None:
-    def row(given: int, answer: int) -> dict[str, Any]:
-        return {"prompt": "p" * given, "output_tokens": answer}
-
     path = write(
         tmp_path,
-        row(4, 4),
-        row(1024, 1024),
-        row(3, 9),
-        row(9, 3),
-        row(1025, 9),
-        row(1000, 1049),
+        {"prompt": "p", "output_tokens": 1},
         {"prompt": "no answer"},
+        {"prompt": "p", "output_tokens": 0},
+        {"prompt": [1, 2], "output_tokens": 3},
         shared(("human", "no answer")),
         shared(("gpt", "no question")),
         shared(),
         chat(("user", "no answer")),
+        {"timestamp": 1, "input_length": 9, "output_length": 9},
     )
     dataset = read_dataset(path, tokenizer)
-    assert lengths(dataset) == [(4, 4), (1024, 1024)]
-    assert {each.reason: each.count for each in dataset.left_out} == {
-        "a prompt that is too short": 1,
-        "an answer that is too short": 1,
-        "a prompt that is too long": 1,
-        "too long in all": 1,
-        "no answer to take the length from": 2,
+    assert lengths(dataset) == [(1, 1)]
+    assert {each.reason[:20]: each.count for each in dataset.left_out} == {
+        "no answer to take the length from"[:20]: 3,
+        "images, sound or token ids"[:20]: 1,
         "no request in it": 3,
+        "lengths without a prompt"[:20]: 1,
     }
 
 
-def test_limits_may_be_others_and_the_output_may_be_set(
-    tmp_path: Path, tokenizer: TextTokenizer
-) -> None:
+def test_the_output_may_be_set(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     path = write(tmp_path, {"prompt": "pp"}, {"prompt": "p" * 9, "completion": "c"})
-    assert lengths(read_dataset(path, tokenizer, sharegpt=False, output_tokens=6)) == [
-        (2, 6),
-        (9, 6),
-    ]
-    # vLLM drops its lower bound on answers where their length is set by the caller
-    assert lengths(read_dataset(path, tokenizer, output_tokens=2)) == [(9, 2)]
+    assert lengths(read_dataset(path, tokenizer, output_tokens=6)) == [(2, 6), (9, 6)]
     with pytest.raises(UsageError, match="output_tokens"):
         read_dataset(path, tokenizer, output_tokens=0)
 
 
 def test_a_file_of_which_nothing_remains_says_why(tmp_path: Path, tokenizer: TextTokenizer) -> None:
-    path = write(tmp_path, {"prompt": "a", "output_tokens": 9}, {"prompt": "abcdef"})
+    path = write(tmp_path, {"prompt": [1], "output_tokens": 9}, {"prompt": "abcdef"})
     with pytest.raises(
-        UsageError, match=r"a prompt that is too short: 1, .*no answer .*: 1, first rows.jsonl:2"
+        UsageError, match=r"token ids in place of text: 1, .*no answer .*: 1, first rows.jsonl:2"
     ):
         read_dataset(path, tokenizer)
 

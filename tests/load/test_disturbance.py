@@ -78,6 +78,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
         monotonic_ns=lambda: round(made.now_s * SECOND), time_ns=lambda: round(made.now_s * SECOND)
     )
     monkeypatch.setattr(disturbance, "time", clock)
+    monkeypatch.setattr(disturbance, "_others_cpu_s", lambda: {(7, "backup"): made.now_s})
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(CORES))
     return made
 
@@ -94,10 +95,13 @@ def test_other_processes_use_what_is_busy_and_not_ours(machine: FakeMachine) -> 
     machine.own_s += 12
     machine.now_s += WINDOW_S
     found = watch.stop()
+    assert found.busiest == "backup"
+    found = replace(found, busiest=None)
     assert shares(found) == pytest.approx({"other_cpu": 0.3, "idle_cpu": 0.05, "steal": 0.05})
-    assert describe_disturbance(found) == [
-        "other processes used 30% of the machine's cores and 5% was idle (bounds 10% and 10%); "
-        "end them"
+    bounds = "(bounds 10% and 10%); end them"
+    assert describe_disturbance(replace(found, busiest="backup")) == [
+        "other processes used 30% of the machine's cores, backup most of it, and 5% was idle "
+        f"{bounds}"
     ]
 
 

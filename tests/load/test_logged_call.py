@@ -52,19 +52,17 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
 def test_a_dataset_and_a_trace_send_the_same_body(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps(LINE) + "\n")
-    dataset = read_dataset(path, tokenizer, sharegpt=False)
+    dataset = read_dataset(path, tokenizer)
     draw = Draw(requests=1, load=Load.at(1), trial=0, block_size=4)
     (sent,) = build_dataset(dataset.rows, draw=draw, seed=0).calls
-    request = read_trace(path).rows[0].request
-    assert request is not None
-    assert logged_call(request, 3) == sent
+    assert logged_call(read_trace(path).rows[0], 3) == sent
     body = sent.body(model="m", stream=False)
     assert {name: body[name] for name in FIELDS} == FIELDS
     first = {"role": "user", "content": HISTORY[0]["content"]}
     assert body["messages"] == [first, *HISTORY[1:]]
     assert not {"n", "stop", "seed", "top_p"} & body.keys()
     assert (body["temperature"], body["max_tokens"]) == (0, 3)
-    assert dataset.doubts == ("fields of the log that are not sent: n of 1 request",)
+    assert dataset.doubts == ("fields of the log that are not sent: n of 1 request [not-sent]",)
 
 
 def test_the_prompt_counts_its_tools_and_template_arguments(tokenizer: TextTokenizer) -> None:
@@ -86,7 +84,7 @@ def test_fields_that_are_not_sent_are_named_once_with_their_requests() -> None:
     ]
     assert unsent_fields(requests) == (
         "fields of the log that are not sent: response_format of 2 requests, "
-        "cache_salt of 1 request"
+        "cache_salt of 1 request [not-sent]"
     )
     assert unsent_fields(requests, SEVERAL) is None
 
@@ -100,15 +98,13 @@ def test_a_mark_begins_each_form_of_prompt() -> None:
     assert marked(ids, "[1] ", lambda text: [1]).prompt_token_ids == (1, 7, 8)
 
 
-def test_a_conversation_that_loses_its_system_prompt_is_said(
+def test_a_conversation_is_sent_with_its_system_prompt_and_tools(
     tmp_path: Path, tokenizer: TextTokenizer
 ) -> None:
     turns = [{"from": "human", "value": "where is it?"}, {"from": "gpt", "value": "on its way"}]
-    rows = [{"system": "Be brief.", "conversations": turns}, {"conversations": turns}]
     path = tmp_path / "rows.json"
-    path.write_text(json.dumps(rows))
-    (said,) = read_dataset(path, tokenizer).doubts
-    assert said == (
-        "the first question alone is sent of 1 conversation with a system prompt or tools "
-        "(first rows.json:1)"
-    )
+    path.write_text(json.dumps([{"system": "Be brief.", "tools": TOOLS, "conversations": turns}]))
+    (row,) = read_dataset(path, tokenizer).rows
+    call = logged_call(row.request, row.output_tokens)
+    assert [message["role"] for message in call.messages or ()] == ["system", "user"]
+    assert call.extra["tools"] == TOOLS

@@ -42,7 +42,7 @@ def test_bench_reads_the_same_lengths_times_and_blocks(tmp_path: Path) -> None:
     assert trace.times_ns == (0, 10**9, 3 * 10**9, 4 * 10**9)
     assert [row.input_tokens for row in trace.rows] == [40, 34, 41, 40]
     assert [row.output_tokens for row in trace.rows] == [5, 9, 5, 5]
-    assert [row.prefix_ids for row in trace.rows] == [(0, 1), (0, 1), (2, 3), (4, 5)]
+    assert [row.hash_ids for row in trace.rows] == [(0, 1), (0, 1), (2, 3), (4, 5)]
 
 
 def test_nothing_of_the_tokens_or_names_is_in_the_file(tmp_path: Path) -> None:

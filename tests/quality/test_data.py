@@ -1,12 +1,16 @@
 """Data files: what is refused, with the line, and that no kind of task is cut off."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.load.prompts_factory import write_tokenizer
+from tests.load.test_logged_call import TEMPLATE, TOOLS
 from tests.quality.files import task_row, write_lines
 from whet.core.errors import UsageError
-from whet.quality.data import load_documents, load_tasks
+from whet.quality.data import Encoder, load_documents, load_tasks
+from whet.requests import LoggedRequest
 
 
 @pytest.mark.parametrize(
@@ -70,3 +74,9 @@ def test_a_file_without_text_is_refused(tmp_path: Path, text: str, said: str) ->
 def test_a_missing_file_names_the_mend(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no log .* give a file or folder"):
         load_documents(tmp_path / "none.jsonl", 5)
+
+
+def test_a_document_has_the_tools_of_its_request(tmp_path: Path) -> None:
+    encoder = Encoder(write_tokenizer(tmp_path, template=TEMPLATE))
+    plain = LoggedRequest(place="", messages=({"role": "user", "content": "hi"},), output="ok")
+    assert len(encoder.document(replace(plain, tools=tuple(TOOLS)))) > len(encoder.document(plain))

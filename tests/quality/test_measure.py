@@ -12,6 +12,7 @@ import pytest
 from tests.quality.files import task_row, write_lines, write_tokenizer
 from tests.quality.model_server import Body, Reply, likelihoods, model_server, says
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.protocols import Silent
 from whet.core.records.codec import decode, encode
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import QualitySpec
@@ -108,6 +109,19 @@ def test_a_task_prompt_opens_the_assistants_turn_and_is_answered_greedily(
     assert not any("ignore_eos" in body for body in tasks)
 
 
+def test_each_part_of_the_questions_is_named_while_it_is_asked(plan: QualityPlan) -> None:
+    class Ear(Silent):
+        def progress(self, label: str, done: int, total: int) -> None:
+            heard.setdefault(label, []).append((done, total))
+
+    heard: dict[str, list[tuple[int, int]]] = {}
+    with model_server(model(uniform)) as (url, _):
+        measure_quality(url, "m", plan, observer=Ear())
+    assert list(heard) == ["fp16 likelihood", "fp16 tasks", "fp16 distances"]
+    assert heard["fp16 tasks"][0] == (0, 1)
+    assert heard["fp16 tasks"][-1] == (TASKS, TASKS)
+
+
 def test_a_known_loss_is_the_ratio(plan: QualityPlan, baseline: QualityRecord) -> None:
     worse = model(lambda position, token: -math.log(256) - 0.02)
     record, _ = measure(against(baseline, plan), worse)
@@ -139,6 +153,18 @@ def test_a_task_that_the_baseline_cannot_answer_says_nothing(plan: QualityPlan) 
     record, _ = measure(against(first, plan), lost)
     assert {word for _, word in record.verdicts} == {"unknown"}
     assert "no task shows whether answers are still right" in str(record.reason)
+
+
+@pytest.mark.parametrize(("chance", "refused"), [(0.0, False), (0.25, True), (None, False)])
+def test_a_guess_says_where_the_chance_level_is(
+    tmp_path: Path, plan: QualityPlan, chance: float | None, refused: bool
+) -> None:
+    rows = [task_row(i) | {"chance": chance} for i in range(TASKS)]
+    mixed = replace(plan, tasks=write_lines(tmp_path / "tasks.jsonl", rows))
+    first, _ = measure(mixed, model(uniform, lambda n: str(n) if n < 8 else "no"))
+    said = "sums: the baseline has 8 of 20 right (guessing gets 25 %)"
+    assert (said in str(first.reason)) is refused
+    assert first.data_sha256 == measure(plan, model(uniform))[0].data_sha256
 
 
 def test_lost_answers_are_paired_and_shown(plan: QualityPlan, baseline: QualityRecord) -> None:

@@ -24,7 +24,8 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def recipe() -> RecipeSpec:
-    return RecipeSpec(group_size=64, calibration=CalibrationSpec(samples=24, max_tokens=48))
+    text = CalibrationSpec(samples=24, max_tokens=48)
+    return RecipeSpec(method="awq", group_size=64, calibration=text)
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,12 @@ def test_what_needs_inputs_is_refused_with_what_is_missing(
 ) -> None:
     source = write_model(tmp_path / "source", kind)
     with pytest.raises(QuantizationError, match=words) as caught:
-        quantize(source, tmp_path / "out", RecipeSpec(group_size=32), calibration=calibration)
+        quantize(
+            source,
+            tmp_path / "out",
+            RecipeSpec(method="awq", group_size=32),
+            calibration=calibration,
+        )
     assert "use method gptq" in str(caught.value)
 
 

@@ -29,7 +29,7 @@ LITTLE = {"samples": 16, "max_tokens": 64}
 
 
 def recipe(**values: object) -> RecipeSpec:
-    return RecipeSpec.model_validate({"calibration": LITTLE, **values})
+    return RecipeSpec.model_validate({"calibration": LITTLE, "method": "awq", **values})
 
 
 def model_of(kind: str) -> Any:

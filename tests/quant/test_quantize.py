@@ -29,7 +29,7 @@ def written(
 ) -> tuple[Path, QuantizedCheckpoint]:
     out = tmp_path_factory.mktemp("out") / "awq"
     recipe = RecipeSpec.model_validate(
-        {"group_size": 64, "calibration": {"samples": 24, "max_tokens": 48}}
+        {"method": "awq", "group_size": 64, "calibration": {"samples": 24, "max_tokens": 48}}
     )
     return out, quantize(source, out, recipe, calibration=calibration)
 
@@ -389,7 +389,12 @@ def test_feedback_that_helps_no_layer_is_said(
     )
     sound = quantize(source, tmp_path / "sound", recipe, calibration=calibration)
     assert sound.warnings == ()
-    monkeypatch.setattr(gptq, "reversed_factor", lambda gram, _order: torch.randn_like(gram).tril())
+    dice = torch.Generator().manual_seed(0)  # some factors help by chance
+
+    def random_factor(gram: torch.Tensor, _order: torch.Tensor) -> torch.Tensor:
+        return torch.randn(gram.shape, generator=dice).tril()
+
+    monkeypatch.setattr(gptq, "reversed_factor", random_factor)
     broken = quantize(source, tmp_path / "broken", recipe, calibration=calibration)
     (sentence,) = broken.warnings
     assert "gptq brought no layer nearer" in sentence

@@ -17,7 +17,8 @@ from whet.quant.suitability import recipe_problem, settings_text, working_recipe
 
 
 def recipe(**words: Any) -> RecipeSpec:
-    return RecipeSpec.model_validate(words)
+    method = {} if "scheme" in words else {"method": "awq"}
+    return RecipeSpec.model_validate({**method, **words})
 
 
 @pytest.fixture

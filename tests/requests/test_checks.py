@@ -89,13 +89,66 @@ def test_words_in_the_place_of_a_prompt_are_said(tmp_path: Path, text: str | Non
 def test_a_prompt_that_says_it_was_cut_is_said(tmp_path: Path, end: str) -> None:
     rows = [{"prompt": f"{n} {TEXT}{end if n == 3 else ''}"} for n in range(5)]
     (said,) = doubts(log(tmp_path, rows))
-    assert said == "1 of 5 requests (first log.jsonl:4) have a prompt that says it was truncated"
+    assert said.startswith("1 of 5 requests (first log.jsonl:4) have a prompt that says it was tr")
+    assert said.endswith(" [truncated]")
+
+
+def turn(session: int, number: int, **more: Any) -> dict[str, Any]:
+    """The request of a chat's nth turn."""
+    said = [{"role": "user", "content": f"{session} {TEXT}"}]
+    for at in range(number):
+        answer = {"role": "assistant", "content": f"answer {at}"}
+        said += [answer, {"role": "user", "content": f"more {at}"}]
+    return {"messages": said, **more}
+
+
+CHATS = [turn(session, number) for session in range(4) for number in range(5)]
+TIMED = [{**row, "timestamp": 1_760_000_000 + at // 2} for at, row in enumerate(CHATS)]
+USAGE = {"prompt_tokens": 30, "completion_tokens": 90}
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"),
+    [
+        (CHATS, None),
+        (CHATS[::-1], "order"),
+        ([{**row, "session_id": f"s{at // 5}"} for at, row in enumerate(CHATS)][::-1], "order"),
+        ([{**row, "timestamp": -at} for at, row in enumerate(TIMED)], "order"),
+        (TIMED, None),
+        (TIMED[::-1], None),
+        ([{**row, "session_id": "project"} for row in CHATS], "sessions"),
+        ([{"prompt": "*" * 9 if n % 20 else f"hello {n}"} for n in range(40)], "one-text"),
+        ([{"prompt": f"{n} {TEXT}" if n % 3 else "ping"} for n in range(40)], None),
+        ([{"prompt": f"{n} {TEXT * 9}"[: 90 * (n % 5 + 1)][:300]} for n in range(60)], "truncated"),
+        ([{"prompt": f"{n} {TEXT * 9}"[: 90 * (n % 5 + 1)]} for n in range(40)], None),
+        ([{"prompt": f"{n} {TEXT}", "max_tokens": 64, "usage": USAGE} for n in range(9)], "counts"),
+        ([{"prompt": f"{n} {TEXT * 99}", "usage": USAGE} for n in range(9)], "counts"),
+        ([{"prompt": f"{n} {TEXT}", "documents": [{"text": "a"}]} for n in range(9)],
+         "template-fields"),
+        ([turn(n, 0, chat_template="x") for n in range(9)], "template-fields"),
+    ],
+)  # fmt: skip
+def test_what_no_line_shows_alone_is_named(
+    tmp_path: Path, rows: list[dict[str, Any]], name: str | None
+) -> None:
+    names = [each.rpartition(" [")[2] for each in doubts(log(tmp_path, rows))]
+    assert names == ([] if name is None else [f"{name}]"])
+
+
+def test_equal_times_of_a_log_that_is_newest_first_are_reversed(tmp_path: Path) -> None:
+    expected = [row["messages"] for row in TIMED]
+    for rows in (TIMED, TIMED[::-1]):
+        requests = list(LogReader(log(tmp_path, rows)))
+        assert [list(each.messages or ()) for each in requests] == expected
 
 
 def test_lines_twice_and_several_models_are_said(tmp_path: Path) -> None:
-    rows = [{"prompt": f"{n} {TEXT}", "timestamp": n, "model": f"m{n % 2}"} for n in range(4)]
+    at = 1_760_000_000
+    rows = [{"prompt": f"{n} {TEXT}", "timestamp": at + n, "model": f"m{n % 2}"} for n in range(4)]
     twice, models = doubts(log(tmp_path, rows + rows[:3]))[::-1]
-    assert models.endswith("several models, taken together here: m0 (4), m1 (3)")
+    whole_seconds = [{**row, "timestamp": at} for row in rows]
+    assert doubts(log(tmp_path, whole_seconds * 2))[-1].startswith("4 of 8 requests")
+    assert models.endswith("several models, taken together here: m0 (4), m1 (3) [models]")
     assert twice.startswith("3 of 7 requests (first log.jsonl:5) have the time and the text")
 
 
@@ -122,8 +175,10 @@ def test_a_clock_that_was_set_back_is_said(tmp_path: Path, back_s: int, said: bo
     [
         (824, 16, "the log says 824 tokens per prompt and its text has 16 .*: redacted, cut, or"),
         (350, 956, "the log says 350 tokens per prompt and its text has 956 .* without cached"),
-        (1000, 820, None),
-        (820, 1000, None),
+        (1000, 820, "says 1,000 tokens .* has 820 .* requests.: another tokenizer or template"),
+        (820, 1000, "another tokenizer"),
+        (1000, 960, None),
+        (960, 1000, None),
         (60, 10, None),
     ],
 )

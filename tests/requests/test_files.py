@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
+import io
 import json
 import lzma
 import tracemalloc
@@ -45,6 +47,43 @@ def test_a_prompt_of_a_hundred_megabytes_is_never_held(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert counts(reader.left_out()) == {"longer than 32 MiB": (1, "log.jsonl:2 (95.4 MiB)")}
     assert peak < 2 * files.MAX_LINE_BYTES + 4 * MIB
+
+
+CHAT = json.dumps([{"role": "user", "content": 'a, b\n"c"'}])
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("name", ["log.csv", "export"])
+def test_a_table_of_requests_is_a_log(tmp_path: Path, delimiter: str, name: str) -> None:
+    file = io.StringIO()
+    table = csv.writer(file, delimiter=delimiter)
+    table.writerows([["startTime", "input", "output", "usage"], [],
+                     ["2025-11-27T08:00:00Z", CHAT, "yes", '{"input": 9, "output": 1}'],
+                     ["1"], ["2025-11-27T08:00:01Z", CHAT, "", ""]])  # fmt: skip
+    reader = LogReader(write(tmp_path, "\ufeff\n" + file.getvalue(), name))
+    first, second = reader
+    assert first.messages == second.messages == tuple(json.loads(CHAT))
+    assert (first.output, first.prompt_tokens, second.output) == ("yes", 9, None)
+    assert counts(reader.left_out())["a row that has not the cells of the header"][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("INFO 10-01 [logger.py:36] Received request cmpl-1: prompt: 'a', params: x\n", "of vLLM"),
+        ("INFO 02-13 [logger.py:49] Received request chatcmpl-1: params: x\n", "text log of vLLM"),
+        (b"PAR1\x15\x04", "is Parquet; write it as JSON lines"),
+        (b"PK\x03\x04rest", "zip archive; unpack it"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(tmp_path: Path, data: bytes | str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        prompts(write(tmp_path, data))
+
+
+def test_an_array_over_several_lines_is_one_log_whatever_its_name(tmp_path: Path) -> None:
+    rows = json.dumps([{"prompt": "a"}, {"prompt": "b"}], indent=1)
+    assert prompts(write(tmp_path, rows, "log.jsonl")) == ["a", "b"]
 
 
 def pack(data: bytes, form: str) -> bytes:

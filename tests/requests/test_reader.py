@@ -143,7 +143,7 @@ def test_a_folder_holds_logs(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_request_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no request that can be read \(no file\)"):
+    with pytest.raises(UsageError, match=r"no request that can be read \(no row\)"):
         list(LogReader(tmp_path))
 
 

@@ -85,7 +85,9 @@ def test_times_of_an_open_unit_are_refused_and_an_option_says_it(
     tmp_path: Path, times: list[float]
 ) -> None:
     path = write(tmp_path, sharing(times, 512))
-    with pytest.raises(UsageError, match=r"line \d+: its time is not clear: .* with --trace-unit"):
+    with pytest.raises(
+        UsageError, match=r"trace.jsonl:\d+: its time is not clear: .* with --trace-unit"
+    ):
         read_trace(path)
     for unit, per_s in (("s", 1), ("ms", 10**3), ("us", 10**6)):
         rate = (len(times) - 1) / (times[-1] - times[0]) * per_s
@@ -97,16 +99,16 @@ def test_times_of_an_open_unit_are_refused_and_an_option_says_it(
     [
         (
             lambda rows: rows[7].update(input_length=1400),
-            r"line 8: 1,400 prompt tokens and 100 hash ids do not fit blocks of 16 tokens, as 19 of"
-            " 20 rows do; correct the row or say the tokens per hash id with --trace-block-size",
+            r"trace.jsonl:8: 1,400 prompt tokens and 100 hash ids do not fit blocks of 16 tokens,"
+            " as 19 of 20 rows do; correct the row or say the tokens per hash id with --tr",
         ),
         (
             lambda rows: [row.update(input_length=1595 * 3) for row in rows],
-            r"line 1: 4,785 prompt tokens and 100 hash ids fit no block of 16, 32, .* 1024 tokens",
+            r"trace.jsonl:1: 4,785 prompt tokens and 100 hash ids fit no block of 16, 32, ",
         ),
         (
             lambda rows: [row.update(input_length=200, hash_ids=[1]) for row in rows],
-            r"line 1: 200 prompt tokens and 1 hash ids fit blocks of 128 and 256 and 512 and 1024",
+            r"trace.jsonl:1: 200 prompt tokens and 1 hash ids fit blocks of 128 and 256 and 512",
         ),
     ],
 )
@@ -124,7 +126,7 @@ def test_lengths_that_disagree_are_refused_with_the_row(
 def test_a_given_size_that_cannot_be_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, sharing(MILLISECONDS, 16))
     with pytest.raises(
-        UsageError, match="line 1: 100 hash ids of 512 tokens are more than its 1,5"
+        UsageError, match=r"trace.jsonl:1: 100 hash ids of 512 tokens are more than its 1,5"
     ):
         read_trace(path, Reading(block_size=512))
 
@@ -139,7 +141,7 @@ def test_a_trace_may_have_ids_of_full_blocks_alone(tmp_path: Path) -> None:
 def test_a_delay_in_place_of_a_time_is_named(tmp_path: Path) -> None:
     rows = sharing(MILLISECONDS, 512, session_id="a")
     rows[3] |= {"delay": rows[3].pop("timestamp")}
-    with pytest.raises(UsageError, match="line 4: delay counts from the answer before; give every"):
+    with pytest.raises(UsageError, match=r"trace.jsonl:4: delay counts from the answer before"):
         read_trace(write(tmp_path, rows))
 
 
@@ -177,7 +179,7 @@ def test_rows_are_played_by_time(tmp_path: Path, order: int) -> None:
 
 def test_two_traces_in_one_file_are_refused(tmp_path: Path) -> None:
     rows = sharing(MILLISECONDS, 16)
-    with pytest.raises(UsageError, match=r"line 21: time goes back by 9.5 s; sort the trace"):
+    with pytest.raises(UsageError, match=r"trace.jsonl:21: time goes back by 9.5 s"):
         read_trace(write(tmp_path, rows + rows))
 
 
@@ -222,4 +224,6 @@ def test_local_times_of_a_csv_that_come_twice_are_said(tmp_path: Path) -> None:
     clock += [f"2023-11-05 01:00:{n:02d}" for n in range(20)]
     path.write_text(head + "".join(f"{at},9,8\n" for at in clock))
     (said,) = read_trace(path).doubts
-    assert said.startswith("time goes back by 59 minutes at line 22, and what follows is sorted")
+    assert said.startswith(
+        "time goes back by 59 minutes at azure.csv:22, and what follows is sorted"
+    )

@@ -36,11 +36,31 @@ FORMS: dict[str, dict[str, Any]] = {
     "plain answer": {"prompt": QUESTION, "response": ANSWER},
     "completion": {"prompt": QUESTION, "completion": ANSWER},
     "sharegpt": {"id": "a", "conversations": SHAREGPT},
+    "with its answer": {"messages": [*ASK, {"role": "assistant", "content": ANSWER}]},
+    "alpaca": {"instruction": QUESTION, "output": ANSWER},
+    "responses": {
+        "instructions": "Be brief.",
+        "input": QUESTION,
+        "response": {"output": [{"content": [{"type": "output_text", "text": ANSWER}]}]},
+    },
+    "anthropic": {
+        "request": {"system": "Be brief.", "messages": ASK},
+        "response": {"content": [{"type": "text", "text": ANSWER}]},
+    },
+    "gemini": {
+        "contents": [{"role": "user", "parts": [{"text": QUESTION}]}],
+        "response": {"candidates": [{"content": {"parts": [{"text": ANSWER}]}}]},
+    },
+    "converse": {
+        "messages": [{"role": "user", "content": [{"text": QUESTION}]}],
+        "response": {"output": {"message": {"role": "assistant", "content": [{"text": ANSWER}]}}},
+    },
+    "langfuse": {"input": ASK, "output": {"role": "assistant", "content": ANSWER}},
 }
 
 
 def bench(path: Path) -> int:
-    return len(read_dataset(path, load_text_tokenizer(TARGET), sharegpt=False).rows)
+    return len(read_dataset(path, load_text_tokenizer(TARGET)).rows)
 
 
 def arrivals(path: Path) -> int:
@@ -87,6 +107,23 @@ def test_packed_logs_and_folders_are_read(tmp_path: Path, count: Count) -> None:
     zstd = pyarrow.compress(data, codec="zstd", asbytes=True)
     assert count(write(tmp_path, zstd, "b.jsonl.zst")) == len(FORMS)
     assert count(tmp_path) == 2 * len(FORMS)
+
+
+@USERS
+def test_a_log_whose_counts_are_of_another_text_is_refused(tmp_path: Path, count: Count) -> None:
+    rows = [{**FORMS["prompt"], "usage": {"prompt_tokens": 900 + n}} for n in range(9)]
+    with pytest.raises(UsageError, match=r"says 904 tokens per prompt .* \[redacted\]"):
+        count(write(tmp_path, lines(*rows)))
+
+
+@USERS
+def test_rows_of_lengths_are_no_prompts(tmp_path: Path, count: Count) -> None:
+    path = write(tmp_path, lines(*[{"timestamp": 1, "input_length": 9, "output_length": 9}] * 3))
+    if count is arrivals:
+        assert count(path) == 3
+    else:
+        with pytest.raises(UsageError, match="lengths without a prompt: whet bench --trace"):
+            count(path)
 
 
 @USERS
@@ -164,5 +201,5 @@ def test_a_request_can_be_sent_again_as_it_was(tmp_path: Path) -> None:
 
 def test_times_of_two_units_are_refused_where_they_are_used(tmp_path: Path) -> None:
     rows = [{"prompt": "a", "timestamp": at} for at in (12.5, 1_700_000_000)]
-    with pytest.raises(UsageError, match=r"log.jsonl:1: its time is not clear: .* in one unit"):
+    with pytest.raises(UsageError, match=r"log.jsonl:2: time jumps by 19,676 days; write all"):
         arrivals(write(tmp_path, lines(*rows)))

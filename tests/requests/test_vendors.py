@@ -123,13 +123,20 @@ def test_system_and_tools_next_to_conversations_are_read(tools: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "name"),
     [
-        ({"contents": [{"role": "user", "parts": [{"text": "a"}]}]}, "Gemini"),
-        ({"input": [{"role": "user", "content": "a"}], "model": "m"}, "the Responses form"),
-        ({"input": "a", "instructions": "b"}, "the Responses form"),
         ({"message": "a", "chat_history": []}, "Cohere"),
-        ({"input": {"inputBodyJson": {"messages": ASK}}}, "Bedrock"),
-        ({"timestamp": 1, "input_length": 5, "output_length": 5}, "whet bench --trace"),
-        ({"messages": [{"role": "user", "parts": [{"text": "a"}]}]}, "malformed messages"),
+        ({"input": "a", "instructions": "b", "previous_response_id": "r1"}, "continues another"),
+        ({"messages": [{"lc": 1, "id": ["HumanMessage"], "kwargs": {}}]}, "LangChain"),
+        ({"session_id": "a", "turns": [{"text": "a"}]}, "AIPerf's turns"),
+        ({"data": [{"payloads": []}]}, r"AIPerf's inputs.*jq -c '.data"),
+        ({"metadata": {}, "metrics": {}}, "AIPerf's results"),
+        ({"benchmarks": []}, "GuideLLM's results"),
+        ({"resourceSpans": []}, "OpenTelemetry"),
+        ({"attributes": {"gen_ai.system": "openai"}}, "OpenTelemetry"),
+        ({"custom_id": "1", "response": {"body": {"choices": []}}}, "output of a batch"),
+        ({"chosen": "a", "rejected": "b"}, "preference pairs"),
+        ({"url": "/v1/embeddings", "body": {"input": "a"}}, "no request in it"),
+        ({"input": "a", "response": {"data": [{"embedding": [0.1]}]}}, "no request in it"),
+        ({"input": ["a", "b"], "model": "m"}, "no request in it"),
     ],
 )
 def test_a_form_that_is_not_read_is_named(line: dict[str, Any], name: str) -> None:
@@ -174,6 +181,41 @@ def test_a_stored_stream_of_calls_or_of_another_form_is_no_text() -> None:
     assert call["function"] == {"name": "find", "arguments": '{"id":7}'}
     raw = 'event: message_start\ndata: {"type": "message_start"}\n\n'
     assert one({"messages": ASK, "response": raw}).output is None
+
+
+ANTHROPIC = [
+    {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}},
+    {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "hm"}},
+    {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "on its "}},
+    {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "way"}},
+    {"type": "message_delta", "delta": {"stop_reason": "end"}, "usage": {"output_tokens": 4}},
+]
+RESPONSES = [
+    {"type": "response.output_text.delta", "delta": "on its way"},
+    {
+        "type": "response.completed",
+        "response": {
+            "output": [
+                {"type": "message", "content": [{"type": "output_text", "text": "on its way"}]}
+            ],
+            "usage": {"input_tokens": 9, "output_tokens": 4},
+        },
+    },
+]
+GEMINI = [
+    {"candidates": [{"content": {"parts": [{"text": "on its "}]}}]},
+    {
+        "candidates": [{"content": {"parts": [{"text": "way"}]}}],
+        "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 4},
+    },
+]
+
+
+@pytest.mark.parametrize("events", [ANTHROPIC, RESPONSES, GEMINI])
+def test_a_stored_stream_of_another_vendor_is_put_together(events: list[dict[str, Any]]) -> None:
+    raw = "".join(f"event: x\ndata: {json.dumps(event)}\n\n" for event in events)
+    request = one({"messages": ASK, "response": raw})
+    assert (request.output, request.prompt_tokens, request.output_tokens) == ("on its way", 9, 4)
 
 
 def test_a_completion_object_may_be_under_output() -> None:

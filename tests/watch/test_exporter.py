@@ -43,6 +43,12 @@ def test_the_page_has_every_cause_and_the_signals(listen: str) -> None:
     assert 'whet_watch_signal{signal="queue"}' in text
 
 
+def test_an_ipv6_address_is_listened_on() -> None:
+    listen = f"[::1]:{free_port()}"
+    with closing(Exporter(listen, 60.0)):
+        assert "whet_watch_period_seconds 60.0" in page(listen)
+
+
 def test_an_alarm_is_shown_and_ends(listen: str) -> None:
     from dataclasses import replace
 

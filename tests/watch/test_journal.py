@@ -9,6 +9,7 @@ import pytest
 
 from tests.watch.traffic import Deployment, Truth, simulated_references
 from whet.core.errors import StorageError
+from whet.core.redact import UNPRINTABLE
 from whet.watch.state import Journal, WatchState, advance
 
 
@@ -48,6 +49,26 @@ def test_a_damaged_state_begins_anew_and_says_so(tmp_path: Path, text: str) -> N
     assert "begins anew" in journal.problem
     journal.write_state(WatchState(run="r", variant="v"))
     assert journal.problem is None
+
+
+def test_what_a_server_says_is_no_command_to_whoever_reads_the_journal(tmp_path: Path) -> None:
+    """An escape code, a bidirectional override, and half of a surrogate pair."""
+    words = "0.32\x1b]0;x\x07\x9b31m\u202e\ud800"
+    journal = Journal(tmp_path)
+    journal.add("alarm", "now", {"evidence": [words]})
+    assert journal.problem is None
+    line = (tmp_path / "journal.jsonl").read_text(encoding="utf-8")
+    assert UNPRINTABLE.search(line) is None
+    assert json.loads(line)["evidence"] == [words]
+
+
+def test_a_line_with_a_key_of_the_environment_stays_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-ours")
+    Journal(tmp_path).add("alarm", "now", {"evidence": ["a server says a-key-of-ours"]})
+    (line,) = (tmp_path / "journal.jsonl").read_text().splitlines()
+    assert json.loads(line)["evidence"] == ["a server says [redacted]"]
 
 
 def test_a_state_that_is_a_folder_stays_a_problem_while_lines_are_written(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from whet.core.spec import RecipeSpec
 from whet.quant.architecture import read_architecture
 from whet.quant.suitability import recipe_problem, settings_text, working_recipes
 
-DEFAULT = RecipeSpec()
+DEFAULT = RecipeSpec(method="awq")
 QUANTIZED = [name for name in names() if name not in PLANS]
 LARGE = {
     *("DeepSeek-V3", "GLM-4.5-Air", "GLM-5", "Kimi-K2", "MiniMax-M2.5"),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem
 from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.outside import read_text
 from whet.requests import LoggedRequest
 
 Ids = NDArray[np.int32]
@@ -78,6 +79,13 @@ class PromptEncoder:
             )
         ]
 
+    def answer_tokens(self, request: LoggedRequest) -> int | None:
+        """The answer's length as the server counted it, else of its text; None without either."""
+        if request.output_tokens is not None:
+            return request.output_tokens
+        text = (request.reasoning or "") + (request.output or "")
+        return len(self.encode(text)) if text else None
+
     def decode(self, ids: Ids) -> str:
         """The text of token ids, special tokens included."""
         return str(self._fast.decode(ids.tolist(), skip_special_tokens=False))
@@ -108,8 +116,8 @@ def load_encoder(
             "AutoTokenizer.from_pretrained(…).save_pretrained(…)",
         )
     try:
-        own = None if chat_template is None else chat_template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        own = None if chat_template is None else read_text(chat_template)
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"the chat template {chat_template} cannot be read ({error})",
             fix="give a file of UTF-8 text",

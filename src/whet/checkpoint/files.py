@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import CheckpointError
+from whet.core.outside import json_value, read_bytes, read_text
 
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LFS_MARK: Final = b"version https://git-lfs.github.com/spec/"
@@ -40,21 +41,24 @@ def refuse_gguf(ref: str) -> None:
 def read_json(file: Path) -> dict[str, Any]:
     """The JSON object in ``file``; ``CheckpointError`` where it is missing or not one."""
     try:
-        raw = file.read_bytes()
+        raw = read_bytes(file, regular=True)
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{file.parent} has no {file.name}",
             fix="give the folder of a whole Hugging Face checkpoint",
         ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
         raise CheckpointError(
-            f"cannot read {file}: {error.strerror or error}", fix="check the path"
+            f"cannot read {file}: {reason or error}", fix="check the path"
         ) from error
     if raw.startswith(LFS_MARK):
         raise lfs_error(file)
     try:
-        data = json.loads(raw.decode("utf-8"))  # as transformers, which refuses a mark before it
-    except (ValueError, RecursionError) as error:
+        if raw.startswith(_MARKS):  # transformers refuses it too
+            raise ValueError("a byte-order mark")
+        data = json_value(raw)
+    except ValueError as error:
         mark = "it begins with a byte-order mark; save it as UTF-8 without one, or "
         raise CheckpointError(
             f"{file} is not valid JSON",
@@ -76,7 +80,7 @@ def read_chat_template(path: Path) -> str | None:
     """Return the chat template of a checkpoint, or None; several are given as JSON."""
     file = path / "chat_template.jinja"
     if file.exists():
-        return file.read_text(encoding="utf-8", errors="replace")
+        return read_text(file, regular=True, errors="replace")
     for name in ("tokenizer_config.json", "chat_template.json"):
         template = read_json_if_any(path / name).get("chat_template")
         if template:

@@ -7,7 +7,6 @@ that reads shapes and sizes works as on the whole folder.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -23,6 +22,7 @@ from whet.checkpoint.files import read_json, refuse_gguf, require_regular
 from whet.checkpoint.headers import INDEX
 from whet.core.errors import CheckpointError, Interrupted
 from whet.core.hub import Snapshot, snapshot_of
+from whet.core.outside import json_value
 from whet.core.protocols import Progress
 from whet.core.redact import redact
 from whet.core.store import NO_SPACE, translate_disk_errors
@@ -297,7 +297,7 @@ def _small_spans(header: bytes) -> Iterator[tuple[int, int]]:
     """Yield where the small tensors are in the file; nothing for a header that is not valid."""
     data_start = _PREFIX_BYTES + len(header)
     try:
-        for name, entry in json.loads(header).items():
+        for name, entry in json_value(header).items():
             if name.endswith(_SMALL_TENSORS):
                 start, stop = entry["data_offsets"]
                 yield data_start + start, data_start + stop

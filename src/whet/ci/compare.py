@@ -62,7 +62,9 @@ def compare_runs(sides: Sides) -> CiResult:
 def _finished(root: Path) -> Run:
     run = Run.read(root)
     if run.unmeasured or run.decision is None:
-        raise MeasurementError(f"{root} is unfinished: {run.missing[0]} Finish it: --resume")
+        raise MeasurementError(
+            f"{root} is unfinished: {run.missing[0]}", fix=f"finish it with {run.resume_command}"
+        )
     return run
 
 

@@ -14,7 +14,7 @@ from whet.core.names import require_name
 from whet.core.provenance import hide_gpus_from_cpu_build
 from whet.core.spec import load_spec
 from whet.flow.demo import replay_recorded, write_demo_spec
-from whet.flow.run.options import OutputDir, RunOptions
+from whet.flow.run.options import OutputDir, RunOptions, resume_note
 
 
 @Parameter(name="*")
@@ -33,7 +33,7 @@ class DemoOptions:
 
 
 def demo(*, options: DemoOptions = DemoOptions(), output: OutputOptions = OutputOptions()) -> None:
-    """Run a full example on a tiny bundled model, no GPU (about 8 minutes on 2 cores)."""
+    """Run a full example on a tiny bundled model, no GPU (5 to 9 minutes on 2 cores)."""
     name = require_name(options.name or ("demo-h200" if options.replay else "demo"), "--name")
     if options.replay:
         with output.observer() as observer:
@@ -48,5 +48,5 @@ def demo(*, options: DemoOptions = DemoOptions(), output: OutputOptions = Output
         options.output_dir / name,
         options=RunOptions(resume=options.resume),
         output=output,
-        source=spec_file.read_bytes(),
+        source=spec_file.read_bytes() + resume_note(["whet", "demo"], options),
     )

@@ -79,10 +79,10 @@ def _summary(examination: Examination) -> Iterator[tuple[str, str]]:
 
 
 def _grouped(levers: Sequence[str]) -> str:
-    """``weights (W4A16*, W8A8), lora and 9 settings``: plain levers with their values."""
+    """``weights (W4A16, W8A8), lora and 9 settings``: plain levers with their values."""
     groups: dict[str, list[str]] = {}
     for name, _, value in (each.partition("=") for each in levers if " & " not in each):
-        groups.setdefault(name, []).extend([value] if value else [])
+        groups.setdefault(name, []).extend([value.rstrip("*")] if value else [])
     main = {name: groups.pop(name) for name in _MAIN if name in groups}
     words = ", ".join(f"{name} ({', '.join(v)})" if v else name for name, v in main.items())
     return words + (f" and {plural(len(groups), 'setting')}" if groups else "")

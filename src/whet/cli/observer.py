@@ -18,10 +18,12 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from whet.cli.heartbeat import Heartbeat
 from whet.cli.terminal import TerminalConsole
 from whet.core.load import Load
 from whet.core.records.summary import CellSummary
 from whet.core.redact import message_line, one_line
+from whet.core.starved import HeldUp
 from whet.core.units import human_duration
 
 _LINE_EVERY_S = 15.0
@@ -33,7 +35,8 @@ class ConsoleObserver:
     """Shows stages as lines, measured cells as a live table above a bar; use it as a context.
 
     Where the output is not a terminal, a cell is a line and the bar becomes one now and then.
-    ``quiet`` leaves warnings alone.
+    After 30 s without a line, or a moving bar, another thread says what is awaited and whether the
+    server gets processor time. ``quiet`` leaves warnings alone.
     """
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
@@ -41,6 +44,8 @@ class ConsoleObserver:
         self._quiet = quiet
         self._began = time.monotonic()
         self._last_line = 0.0
+        self._awaited = ""
+        self._heartbeat = Heartbeat(self._still)
         self._task: tuple[str, TaskID] | None = None
         self._bar = Progress(
             TextColumn("  {task.description}"),
@@ -57,6 +62,7 @@ class ConsoleObserver:
     def __enter__(self) -> ConsoleObserver:
         if self._is_live:
             self._live.start()
+        self._heartbeat.start()
         return self
 
     def __exit__(
@@ -65,6 +71,7 @@ class ConsoleObserver:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._heartbeat.stop()
         if self._is_live:
             self._end_task()
             self._live.transient = kind is None  # else nothing but the table says what was measured
@@ -73,6 +80,7 @@ class ConsoleObserver:
     def stage(self, name: str, detail: str = "") -> None:
         """A stage begins: one line with the time since the start."""
         self._end_task()
+        self._awaited = f"{name}: {detail}" if detail else name
         self._print(Text(one_line(name), "bold"), detail)
 
     def note(self, message: str) -> None:
@@ -97,16 +105,27 @@ class ConsoleObserver:
             self._end_task()
             self._task = (label, self._bar.add_task(label, total=total, completed=done))
         self._bar.update(self._task[1], completed=done, total=total)
+        awaited, self._awaited = self._awaited, f"{label} {done}/{total}" if total > 1 else label
         if not self._is_live:
-            self._line_now_and_then(label, done, total)
+            self._line_now_and_then(done, total)
+        elif awaited != self._awaited:
+            self._heartbeat.sign()
 
-    def _line_now_and_then(self, label: str, done: int, total: int) -> None:
+    def _line_now_and_then(self, done: int, total: int) -> None:
         if time.monotonic() - self._last_line >= _LINE_EVERY_S and done < total:
             self._last_line = time.monotonic()
             left_s = next((task.time_remaining for task in self._bar.tasks), None)
             left = "" if left_s is None else f", {human_duration(left_s)} left"
-            count = f" {done}/{total}" if total > 1 else ""
-            self._print(Text(" "), f"{label}{count}{left}")
+            self._print(Text(" "), f"{self._awaited}{left}")
+
+    def _still(self, silent_s: float, held: HeldUp | None) -> None:
+        """Explain a silence; a bar with a clock does too, unless others hold the server up."""
+        is_warning = held is not None and held.by_others
+        if self._is_live and self._task is not None and not is_warning:
+            return
+        text = f"{self._awaited}: still waiting, {human_duration(silent_s)} so far"
+        head = Text("  warning:", "yellow") if is_warning else Text(" ")
+        self._print(head, f"{text}; {held.reason}" if held else text, always=is_warning)
 
     def _picture(self) -> RenderableType:
         """The table of cells above the bar."""
@@ -125,6 +144,7 @@ class ConsoleObserver:
             self._task = None
 
     def _print(self, head: Text, text: str, *, always: bool = False) -> None:
+        self._heartbeat.sign()
         if self._quiet and not always:
             return
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)

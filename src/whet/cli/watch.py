@@ -26,8 +26,8 @@ def watch(
     """
     from whet.flow.watch.watch import watch as watch_deployment
 
-    with output.observer() as observer:
-        causes = watch_deployment(source, options, observer)
+    # Not entered: a monitor that is silent has nothing to explain.
+    causes = watch_deployment(source, options, output.observer())
     if output.json:
         print_json({"alarms": list(causes)})
     if causes:

@@ -3,9 +3,8 @@
 from whet.client.calls import CompletionCall
 from whet.client.counters import parse_counters, scrape
 from whet.client.endpoint import Endpoint
-from whet.client.many import Failure, post_many
 from whet.client.runner import run_async
-from whet.client.simple import HttpError, get_text
+from whet.client.simple import Failure, HttpError, get_json, get_text, post_many
 from whet.client.stream import StreamClient, read_event
 from whet.client.wire import Exchange
 
@@ -16,6 +15,7 @@ __all__ = [
     "Failure",
     "HttpError",
     "StreamClient",
+    "get_json",
     "get_text",
     "parse_counters",
     "post_many",

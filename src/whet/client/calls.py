@@ -53,7 +53,7 @@ class CompletionCall:
         return RequestLimits(
             max_tokens=self.max_tokens,
             prompt_tokens=None if ids is None else len(ids),
-            ignore_eos=self.ignore_eos,
+            ignore_eos=self.ignore_eos and bool(self.extra.get("ignore_eos", True)),
         )
 
     def body(self, *, model: str | None, stream: bool) -> dict[str, Any]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from time import monotonic_ns
 
 from whet.client.simple import get_text
 from whet.core.records.load import Counters
 
-_SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?")
+_SAMPLE = re.compile(
+    r'([A-Za-z_:][\w:]*)(?:\{((?:[^"{}]|"(?:[^"\\]|\\.)*")*)\})?\s+([^\s#]+)'
+    r"(?:\s+-?[\d.]+)?(?:\s+#.*)?"
+)
+"""Name, labels and value; a time and an exemplar may follow."""
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _TERM = re.compile(r"([-+] )?(?:(\d+) \* )?([A-Za-z_:][^\s]*)")
 _SPLIT_LABELS = ("position", "source", "finished_reason", "running_lora_adapters", "status")
@@ -65,17 +69,12 @@ def parse_counters(text: str) -> tuple[tuple[str, float], ...]:
     finite counts as absent.
     """
     values: dict[str, float] = {}
-    for line in text.splitlines():
-        match = _SAMPLE.fullmatch(line.strip())
-        if match is None:
-            continue
-        name, labels, written = match.groups()
-        value = _number(written)
+    for name, labels, value in _samples(text):
         if value is None or name.endswith(_LEFT_OUT):
             continue
         split = [
             f'{name}{{{label}="{content}"}}'
-            for label, content in _LABEL.findall(labels or "")
+            for label, content in labels.items()
             if label in _SPLIT_LABELS
         ]
         largest = _NOT_ADDITIVE.search(name) is not None
@@ -91,10 +90,9 @@ def parse_counters(text: str) -> tuple[tuple[str, float], ...]:
 def parse_buckets(text: str, name: str) -> tuple[tuple[float, float], ...]:
     """Cumulative counts of the histogram ``name`` by upper edge, summed over other labels."""
     counts: defaultdict[float, float] = defaultdict(float)
-    for line in text.splitlines():
-        match = _SAMPLE.fullmatch(line.strip())
-        if match is not None and match[1] == f"{name}_bucket":
-            le, count = dict(_LABEL.findall(match[2] or "")).get("le", ""), _number(match[3])
+    for own, labels, count in _samples(text):
+        if own == f"{name}_bucket":
+            le = labels.get("le", "")
             edge = math.inf if le == "+Inf" else _number(le)
             if edge is not None and count is not None:
                 counts[edge] += count
@@ -106,12 +104,14 @@ def info_labels(text: str, name: str) -> dict[str, str]:
 
     Empty where it is not exported.
     """
-    samples: list[set[tuple[str, str]]] = []
-    for line in text.splitlines():
-        match = _SAMPLE.fullmatch(line.strip())
-        if match is not None and match[1] == name:
-            samples.append(set(_LABEL.findall(match[2] or "")))
+    samples = [set(labels.items()) for own, labels, _ in _samples(text) if own == name]
     return dict(set.intersection(*samples)) if samples else {}
+
+
+def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float | None]]:
+    """Name, labels and value of each sample; the value is None where it is not finite."""
+    for match in filter(None, map(_SAMPLE.fullmatch, map(str.strip, text.splitlines()))):
+        yield match[1], dict(_LABEL.findall(match[2] or "")), _number(match[3])
 
 
 def _number(written: str) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
@@ -12,12 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from whet.core.errors import UsageError
+from whet.core.outside import json_value
 from whet.core.server_url import split_server_url
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_PAGES: Final = re.compile(r"/(chat/completions|completions|models|metrics|health|version)$")
-_VERSION: Final = re.compile(r"/v\d+$")
+_PAGES: Final = re.compile(
+    r"/(chat/completions|completions|responses|messages|embeddings|models|metrics|health|version)$"
+)
+_VERSION: Final = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
 _ROOT: Final = "/v1"
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_FRAMING: Final = frozenset(
+    {"connection", "content-length", "content-type", "expect", "te", "transfer-encoding", "upgrade"}
+)
+"""Headers by which the two sides agree where a request or an answer ends."""
 KEY_VARIABLE = "OPENAI_API_KEY"
 HEADERS_VARIABLE = "WHET_HTTP_HEADERS"
 """A JSON object of headers that every request carries."""
@@ -51,7 +58,7 @@ class Endpoint:
         parts = split_server_url(base_url)
         prefix, root = _split_path(parts.path.rstrip("/"))
         return cls(
-            host=str(parts.hostname),
+            host=str(parts.hostname).replace("%25", "%"),
             port=parts.port or _DEFAULT_PORTS[parts.scheme],
             tls=parts.scheme == "https",
             prefix=prefix,
@@ -78,10 +85,13 @@ class Endpoint:
 
     def headers(self) -> dict[str, str]:
         """What every request carries."""
-        headers = {"Host": self._authority(), "User-Agent": "whet", "Accept": "*/*"}
+        host = self._authority(self.host.partition("%")[0])  # the zone is this machine's own
+        usual = _DEFAULT_PORTS["https" if self.tls else "http"]
+        headers = {"Host": host.removesuffix(f":{usual}"), "User-Agent": "whet", "Accept": "*/*"}
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
-        return headers | dict(self.extra_headers)
+        own = {name.lower() for name in self.extra_headers}
+        return {k: v for k, v in headers.items() if k.lower() not in own} | dict(self.extra_headers)
 
     def tls_context(self) -> ssl.SSLContext | None:
         """How certificates are checked; None without TLS."""
@@ -93,23 +103,31 @@ class Endpoint:
             context.verify_mode = ssl.CERT_NONE
         return context
 
+    def get(self, path: str) -> bytes:
+        """A whole GET request in bytes."""
+        return self._head("GET", path, {})
+
     def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """A whole POST request in bytes, made before the clock starts."""
-        payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
-        lines = [f"POST {self.path(path)} HTTP/1.1"]
-        lines += [f"{name}: {value}" for name, value in self.headers().items()]
-        lines += ["Content-Type: application/json", f"Content-Length: {len(payload)}", "", ""]
-        return "\r\n".join(lines).encode() + payload
+        text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+        payload = text.encode(errors="backslashreplace")  # half of a surrogate pair as in JSON
+        of_body = {"Content-Type": "application/json", "Content-Length": str(len(payload))}
+        return self._head("POST", path, of_body) + payload
+
+    def _head(self, method: str, path: str, more: Mapping[str, str]) -> bytes:
+        lines = [f"{method} {self.path(path)} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in {**self.headers(), **more}.items()]
+        return "\r\n".join([*lines, "", ""]).encode()
 
     def _origin(self) -> str:
-        return f"{'https' if self.tls else 'http'}://{self._authority()}"
+        return f"{'https' if self.tls else 'http'}://{self._authority(self.host)}"
 
-    def _authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
+    def _authority(self, host: str) -> str:
+        host = f"[{host.replace('%', '%25')}]" if ":" in host else host
         return f"{host}:{self.port}"
 
-    def why(self, error: Exception) -> str:
-        """What an error of the connection means, with the fix where the scheme is the cause."""
+    def why(self, error: OSError) -> str:
+        """Why there is no connection, with the fix where TLS is the cause."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return (
                 f"its certificate is not trusted: {error.verify_message}; set SSL_CERT_FILE to the "
@@ -117,8 +135,6 @@ class Endpoint:
             )
         if isinstance(error, ssl.SSLError):
             return f"no TLS connection: {error.reason}; for a server without TLS write http://"
-        if isinstance(error, http.client.BadStatusLine | ConnectionResetError) and not self.tls:
-            return f"no HTTP answer: {error}; for a server with TLS write https://"
         return str(error) or type(error).__name__
 
 
@@ -143,10 +159,19 @@ def _environment_key() -> str | None:
 
 
 def _environment_headers() -> dict[str, str]:
-    headers = json.loads(os.environ.get(HEADERS_VARIABLE) or "{}")
+    try:
+        headers = {str(k): str(v) for k, v in json_value(os.environ[HEADERS_VARIABLE]).items()}
+    except KeyError:
+        return {}
+    except (ValueError, AttributeError) as error:
+        raise UsageError(
+            f"{HEADERS_VARIABLE} is not a JSON object", fix='write {"name": "value"}'
+        ) from error
     for name, value in headers.items():
-        if not (name.isascii() and value.isascii() and f"{name}{value}".isprintable()):
+        if _TOKEN.fullmatch(name) is None or not (value.isascii() and value.isprintable()):
             raise UsageError(
                 f"--header {name}: a header takes printable ASCII only", fix="correct it"
             )
-    return dict(headers)
+        if name.lower() in _FRAMING:
+            raise UsageError(f"--header {name}: whet sets it for each request", fix="leave it out")
+    return headers

@@ -74,7 +74,8 @@ class ConnectionPool:
         except TimeoutError:
             raise
         except OSError as error:
-            exchange.fail("connect", f"no connection to {self._endpoint.url}: {error}")
+            why = self._endpoint.why(error)
+            exchange.fail("connect", f"no connection to {self._endpoint.url}: {why}")
             return
         await self._on(connection, exchange)
 
@@ -90,6 +91,7 @@ class ConnectionPool:
             connection = self._idle.pop()
             if connection.is_idle():
                 return connection
+            connection.close()
         return None
 
     async def _connect(self) -> Connection:

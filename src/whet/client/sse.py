@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from whet.client.server_words import server_words
+from whet.core.outside import json_value
+from whet.core.redact import redact
+
 _BROKEN_FINISH = {"error", "abort"}
 _DETAIL_CHARS = 300
 _ERROR: Final = "error"
 _PLAIN: Final = ("", "message")
+_ANSWER: Final = frozenset({"choices", "usage"})
+_NAMELESS: Final = "the stream holds an event of type error"
 _BOM: Final = "\ufeff"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
@@ -22,6 +27,7 @@ class StreamOutcome:
 
     ``tool_chunks`` counts those that carry a part of a tool call, ``silent_chunks`` the events
     with a choice but no output. ``token_ids`` counts the ids that the server sent with the text.
+    ``aside`` is the last event outside of an answer.
     """
 
     chunk_ns: list[int] = field(default_factory=list)
@@ -32,13 +38,14 @@ class StreamOutcome:
     usage: dict[str, Any] | None = None
     finish_reason: str | None = None
     done: bool = False
+    aside: str | None = None
     error: str | None = None
     detail: str | None = None
 
     def fail(self, word: str, detail: str) -> None:
         """Record a failure; later ones do not replace it."""
         if self.error is None:
-            self.error, self.detail = word, detail[:_DETAIL_CHARS]
+            self.error, self.detail = word, redact(detail)[:_DETAIL_CHARS]  # a cut key has no form
 
 
 class _Misfit(ValueError):
@@ -57,10 +64,10 @@ def read_stream(arrivals: Sequence[int], parts: Sequence[bytes]) -> StreamOutcom
     for at_ns, kind, payload in _events(_lines(arrivals, parts)):
         try:
             if kind == _ERROR:
-                outcome.fail("sse_error", _error_text(payload))
+                outcome.fail("sse_error", server_words(payload) or _NAMELESS)
             elif kind in _PLAIN or _is_whole(payload):
                 _read_event(outcome, at_ns, payload)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             outcome.fail("bad_chunk", f"{error}: {payload}")
         if outcome.done or outcome.error is not None:
             break
@@ -113,8 +120,8 @@ def _events(lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, str, str]
 
 def _is_whole(value: str) -> bool:
     try:
-        return value == "[DONE]" or isinstance(json.loads(value), dict)
-    except (ValueError, RecursionError):
+        return value == "[DONE]" or isinstance(json_value(value), dict)
+    except ValueError:
         return False
 
 
@@ -122,12 +129,14 @@ def _read_event(outcome: StreamOutcome, at_ns: int, payload: str) -> None:
     if payload == "[DONE]":
         outcome.done = True
         return
-    event = json.loads(payload)
+    event = json_value(payload)
     if not isinstance(event, dict):
         raise _Misfit("not a JSON object")
-    if event.get("error") or event.get("object") == "error":
-        outcome.fail("sse_error", _message(event))
+    if event.get("error") or "error" in (event.get("object"), event.get("type")):
+        outcome.fail("sse_error", server_words(payload))
         return
+    if not event.keys() & _ANSWER:
+        outcome.aside = server_words(payload)
     outcome.usage = _typed(event, "usage", dict) or outcome.usage
     for choice in _typed(event, "choices", list) or ():
         if not isinstance(choice, dict):
@@ -158,7 +167,19 @@ def _read_choice(outcome: StreamOutcome, at_ns: int, choice: dict[str, Any]) -> 
 def _written(delta: Mapping[str, Any]) -> str:
     """The text of a chat's piece; a thinking model's thoughts are output too."""
     thought = _typed(delta, "reasoning_content", str) or _typed(delta, "reasoning", str) or ""
+    content = delta.get("content")
+    if isinstance(content, list):  # parts, as Mistral's thinking models send them
+        return thought + "".join(map(_part, content))
     return thought + (_typed(delta, "content", str) or "")
+
+
+def _part(part: Any) -> str:
+    if not isinstance(part, dict):
+        raise _Misfit("a part of the content is not an object")
+    inner = part.get("thinking")
+    if isinstance(inner, list):
+        return "".join(map(_part, inner))
+    return _typed(part, "thinking", str) or _typed(part, "text", str) or ""
 
 
 def _tool_call(delta: Mapping[str, Any]) -> str:
@@ -178,17 +199,3 @@ def _typed(values: Mapping[str, Any], key: str, kind: type[Any]) -> Any:
     if value is not None and not isinstance(value, kind):
         raise _Misfit(f"{key} is a {type(value).__name__}, not a {kind.__name__}")
     return value
-
-
-def _message(event: dict[str, Any]) -> str:
-    error = event.get("error")
-    if isinstance(error, dict):
-        return str(error.get("message") or error)
-    return str(error or event.get("message") or event)
-
-
-def _error_text(payload: str) -> str:
-    """What an event of type error says."""
-    if not payload:
-        return "the stream holds an event of type error"
-    return _message(json.loads(payload)) if _is_whole(payload) else payload

@@ -7,6 +7,7 @@ from time import monotonic_ns
 from whet.client.calls import CompletionCall
 from whet.client.endpoint import Endpoint
 from whet.client.pool import ConnectionPool
+from whet.client.server_words import body_start
 from whet.client.sse import StreamOutcome, read_stream
 from whet.client.usage import token_count, usage_doubt, usage_fault
 from whet.client.wire import Exchange
@@ -14,8 +15,6 @@ from whet.core.records.load import RequestEvent
 from whet.core.redact import redact
 
 _HTTP_OK = 200
-_REDIRECTS = range(300, 400)
-_DETAIL_CHARS = 300
 
 
 class StreamClient(ConnectionPool):
@@ -120,27 +119,16 @@ def _foreign(exchange: Exchange) -> tuple[str, str]:
 
 def _flaw(exchange: Exchange, outcome: StreamOutcome) -> tuple[str | None, str | None]:
     """What is wrong with a stream that arrived whole."""
+    aside = f"; the server said: {outcome.aside}" if outcome.aside else ""
     if not outcome.chunk_ns:
         if tokens := token_count(outcome.usage or {}, "completion_tokens"):
             return "no_tokens", f"{tokens} tokens by its usage, but none of them is text"
-        return "no_tokens", "the stream ended without any output"
+        return "no_tokens", f"the stream ended without any output{aside}"
     if not outcome.done:
-        return "no_done", "the stream ended without [DONE]"
+        return "no_done", f"the stream ended without [DONE]{aside}"
     return usage_fault(outcome, exchange.limits)
 
 
-def body_start(exchange: Exchange) -> str:
-    """The beginning of a body for a message, or why it cannot be read."""
-    location = exchange.headers.get("location")
-    if location is not None and exchange.status in _REDIRECTS:
-        return f"it redirects to {location}; give that address"
-    coding = exchange.headers.get("content-encoding", "identity")
-    if coding.lower() != "identity":
-        return f"the body is encoded as {coding}; turn compression off in the server or its proxy"
-    return b"".join(exchange.parts)[:_DETAIL_CHARS].decode("utf-8", "replace").strip()
-
-
 def _is_stream(exchange: Exchange) -> bool:
-    plain = exchange.headers.get("content-encoding", "identity").lower() == "identity"
     kind = exchange.headers.get("content-type", "").lower()
-    return plain and kind.startswith("text/event-stream")
+    return exchange.encoded is None and kind.startswith("text/event-stream")

@@ -8,6 +8,7 @@ the loop hands the bytes over.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 import sys
@@ -59,6 +60,17 @@ class Exchange:
     error: str | None = None
     detail: str | None = None
 
+    @property
+    def text(self) -> str:
+        """The body; what is not UTF-8 becomes U+FFFD."""
+        return b"".join(self.parts).decode("utf-8-sig", "replace")
+
+    @property
+    def encoded(self) -> str | None:
+        """How the body is compressed; None where it is plain."""
+        coding = self.headers.get("content-encoding", "identity").lower()
+        return None if coding in ("", "identity") else coding
+
     def fail(self, word: str, detail: str) -> None:
         """Record what went wrong first, and when; later words do not replace it."""
         if self.error is None:
@@ -85,6 +97,7 @@ class Connection(ABC):
         self._parser: httptools.HttpResponseParser | None = None
         self._now = 0
         self._received = 0
+        self._descriptor = -1
         self.reusable = False
 
     @property
@@ -107,7 +120,11 @@ class Connection(ABC):
 
     def is_idle(self) -> bool:
         """Whether another request may be sent: nothing is unread, and the server is there."""
-        return self.reusable
+        if not self.reusable:
+            return False
+        unread = select.poll()  # the loop may not have seen what came since the answer
+        unread.register(self._descriptor, select.POLLIN)
+        return not unread.poll(0)
 
     async def roundtrip(self, exchange: Exchange) -> None:
         """Send, and return when the answer is whole or has failed. Cancelling closes the socket."""
@@ -245,6 +262,7 @@ class Transported(Connection, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport; uvloop's has the interface of asyncio's without being a subclass."""
         self._transport = cast(asyncio.Transport, transport)
+        self._descriptor = transport.get_extra_info("socket").fileno()
         self.reusable = True
 
     def data_received(self, data: bytes) -> None:
@@ -271,6 +289,7 @@ class KernelStamped(Connection):
         """``sock`` is connected and does not block."""
         super().__init__()
         self._socket: socket.socket | None = sock
+        self._descriptor = sock.fileno()
         self._loop = asyncio.get_running_loop()
         self._unsent = b""
         self.reusable = True
@@ -316,11 +335,6 @@ class KernelStamped(Connection):
     @property
     def _sent(self) -> bool:
         return not self._unsent
-
-    def is_idle(self) -> bool:
-        """Look at the socket first: the loop may not have seen what came since the answer."""
-        self._readable()
-        return self.reusable
 
     def _write(self, data: bytes) -> None:
         assert self._socket is not None

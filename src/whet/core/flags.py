@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from whet.core.outside import json_value
 from whet.core.records.engine import Scalar, Variant
 
 CPU_KV_ENV: Final = "VLLM_CPU_KVCACHE_SPACE"
@@ -37,7 +38,7 @@ def parse_json(value: Scalar) -> dict[str, Any] | list[Any] | None:
     if not isinstance(value, str) or not value.startswith(("{", "[")):
         return None
     try:
-        parsed: dict[str, Any] | list[Any] = json.loads(value)
+        parsed: dict[str, Any] | list[Any] = json_value(value)
     except ValueError:
         return None
     return parsed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -116,18 +116,19 @@ def redact_json(text: str) -> str:
     values = secret_values()
     if not any(json.dumps(value, ensure_ascii=False)[1:-1] in text for value in values):
         return text
+    return json.dumps(hide_secrets(json.loads(text), values), indent=1, ensure_ascii=False)
 
-    def hide(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: hide(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [hide(item) for item in value]
-        if isinstance(value, str):
-            for secret in values:
-                value = value.replace(secret, REDACTED)
-        return value
 
-    return json.dumps(hide(json.loads(text)), indent=1, ensure_ascii=False)
+def hide_secrets(value: Any, secrets: Iterable[str]) -> Any:
+    """A JSON value with every one of ``secrets`` replaced within its strings."""
+    if isinstance(value, Mapping):
+        return {key: hide_secrets(item, secrets) for key, item in value.items()}
+    if isinstance(value, list):
+        return [hide_secrets(item, secrets) for item in value]
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, REDACTED)
+    return value
 
 
 def starred(text: str) -> str:

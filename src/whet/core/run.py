@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from whet.core.errors import StorageError
 from whet.core.format import plural
@@ -33,6 +33,8 @@ from whet.core.spec.traffic import REMOVED_KEYS
 from whet.core.store import RunStore, read_record
 
 T = TypeVar("T")
+RESUME_NOTE: Final = "# resume: "
+"""Begins the last line of a run's spec.yaml, which has the command that goes on with it."""
 
 
 def read_spec(path: Path) -> Spec:
@@ -212,7 +214,7 @@ class Run:
 
     def points_of(self, variant: str) -> tuple[Load, ...]:
         """The loads that a variant is measured at; empty before its search has ended."""
-        if variant in self.tried:
+        if variant in self.tried and self.tried[variant].loads:
             return self.tried[variant].loads
         if self.spec is None or self.spec.load.points:
             return self.spec.load.points if self.spec else ()
@@ -369,8 +371,16 @@ class Run:
         """In sentences, what an interrupted run still lacks; empty for a whole run."""
         sentences = [*self.unmeasured, *self.without_quality]
         if self.decision is None:
-            sentences.append("No decision was made; go on with whet run --resume.")
+            sentences.append(f"No decision was made; go on with {self.resume_command}.")
         return tuple(sentences)
+
+    @cached_property
+    def resume_command(self) -> str:
+        """The command that goes on with the run."""
+        path = self.store.path("spec.yaml")
+        lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+        notes = [each for each in lines if each.startswith(RESUME_NOTE)]
+        return notes[-1].removeprefix(RESUME_NOTE) if notes else "whet run --resume"
 
     def _file(self, name: str, cls: type[T]) -> T | None:
         path = self.store.path(name)

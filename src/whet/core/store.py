@@ -10,25 +10,26 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import math
 import os
 import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from whet.core.errors import StorageError
 from whet.core.names import inside
+from whet.core.outside import json_lines, read_bytes, read_json
 from whet.core.records.codec import decode, encode
-from whet.core.redact import redact, redact_json
+from whet.core.redact import hide_secrets, redact, redact_json, secret_values
 
 T = TypeVar("T")
 _FIFO_WAIT_S = 5.0
 _MEASURED = ("trials", "quality")
+_COPY: Final = "put it back from a copy, or start a new run with --name"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -125,36 +126,18 @@ def _descriptor(path: Path) -> int | None:
 
 
 def write_json(path: Path, record: object) -> None:
-    """Write a record (or plain JSON values) atomically, readable and with sorted keys off."""
+    """Write a record (or plain JSON values) atomically, as ``json_text``."""
+    write_atomic(path, json_text(record))
+
+
+def json_text(record: object) -> str:
+    """A record (or plain JSON values) as readable JSON, secrets redacted."""
     plain = record if isinstance(record, dict | list) else encode(record)
-    text = redact_json(json.dumps(plain, indent=1, ensure_ascii=False)) + "\n"
-    write_atomic(path, text)
+    return redact_json(json.dumps(plain, indent=1, ensure_ascii=False)) + "\n"
 
 
-def read_json(path: Path, *, infinite: bool = False) -> Any:
-    """Return the JSON value in a regular file; ``infinite`` lets Infinity pass.
-
-    Raises ``OSError`` where it cannot be read, and ``ValueError`` for anything but JSON: a device
-    or FIFO, a number that is not finite, brackets beyond what the parser nests.
-    """
-
-    def number(written: str) -> float:
-        value = float(written)
-        if math.isnan(value) or (math.isinf(value) and not infinite):
-            raise ValueError(f"{written} is not a finite number")
-        return value
-
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a regular file")
-    try:
-        text = path.read_text(encoding="utf-8")
-        return json.loads(text, parse_constant=number, parse_float=number)
-    except RecursionError as error:
-        raise ValueError("its brackets nest too deeply") from error
-
-
-def read_record(path: Path, cls: type[T], *, without: Iterable[str] = ()) -> T:
-    """Return the record of ``cls`` in a file of a run; ``StorageError`` where it is damaged.
+def read_record(path: Path, cls: type[T], *, without: Iterable[str] = (), fix: str = _COPY) -> T:
+    """Return the record of ``cls`` in a file; ``StorageError`` with the fix where it is damaged.
 
     Keys ``section.key`` in ``without`` are left out; those of ``engine`` also in ``engines``.
     """
@@ -165,14 +148,13 @@ def read_record(path: Path, cls: type[T], *, without: Iterable[str] = ()) -> T:
                 part.pop(key, None)
         return decode(cls, data)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(
-            f"{path} is damaged: of another version, or not whole JSON",
-            fix="put it back from a copy, or start a new run with --name",
-        ) from error
+        gone = isinstance(error, FileNotFoundError)
+        what = "missing" if gone else "damaged: of another version, or not whole JSON"
+        raise StorageError(f"{path} is {what}", fix=fix) from error
 
 
 def append_line(path: Path, entry: Mapping[str, object]) -> None:
-    """Append one line of JSON and flush it to the disk.
+    """Append one line of JSON, secrets redacted, and flush it to the disk.
 
     A newline comes first where a kill tore the last line, so that this one stays whole.
     """
@@ -181,7 +163,8 @@ def append_line(path: Path, entry: Mapping[str, object]) -> None:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             start = b"" if file.read(1) == b"\n" else b"\n"
-        file.write(start + json.dumps(entry).encode() + b"\n")
+        line = json.dumps(hide_secrets(entry, secret_values()))  # in ASCII: others as escapes
+        file.write(start + line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -330,20 +313,12 @@ class RunStore:
         if not os.path.lexists(path):
             return entries
         try:
-            if not path.is_file():
-                raise OSError("it is not a regular file")
-            data = path.read_bytes()
-        except OSError as error:
-            raise StorageError(
-                f"cannot read {path} ({error})",
-                fix="put it back from a copy, or start a new run with --name",
-            ) from error
-        for line in data.split(b"\n"):
-            try:
-                entry = json.loads(line)
+            data = read_bytes(path, regular=True)
+        except (OSError, ValueError) as error:
+            raise StorageError(f"cannot read {path} ({error})", fix=_COPY) from error
+        for entry in json_lines(data):  # the record of a torn line counts as not written
+            with suppress(KeyError, TypeError):
                 entries[entry["kind"], entry["key"]] = entry
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue  # a line torn by a kill: its record counts as not written
         return entries
 
     def _require_whole_journal(self, *, unnamed: int | None = None) -> None:
@@ -357,7 +332,7 @@ class RunStore:
         if lost and (not self._journal or (unnamed is not None and len(lost) > unnamed)):
             raise StorageError(
                 f"{self.root / 'journal.jsonl'} lacks {len(lost)} of {len(stored)} stored records",
-                fix="put it back from a copy, or start a new run with --name",
+                fix=_COPY,
             )
 
     def _require_in_place(self) -> None:

@@ -26,3 +26,10 @@ def write_inputs(out: Path) -> None:
 def read_text(name: Name) -> bytes:
     """The JSON lines of one built-in file."""
     return lzma.decompress((FOLDER / f"{name}.jsonl.xz").read_bytes())
+
+
+def is_built_in(path: Path, name: Name) -> bool:
+    """Return whether the file holds the built-in text."""
+    text = read_text(name)
+    with path.open("rb") as file:
+        return file.read(len(text) + 1) == text

@@ -141,7 +141,8 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
     named: dict[str, Unfit] = {}
     for item in eligible:
         if not passes_somewhere(item.quality):
-            named[item.cell.variant] = "quality", quality_words(item.quality)
+            kind: ExclusionKind = "quality" if item.quality else "answers not checked"
+            named[item.cell.variant] = kind, quality_words(item.quality)
         elif item.unfit is not None:
             named[item.cell.variant] = item.unfit
     excluded += (
@@ -299,7 +300,7 @@ def passes_somewhere(record: QualityRecord | None) -> bool:
 def quality_words(record: QualityRecord | None) -> str:
     """Return why a variant does not pass the quality gate."""
     if record is None:
-        return "its quality was not measured"
+        return "its answers were not checked"
     failed = any(verdict == "fail" for _, verdict in record.verdicts)
     word = "its quality fails" if failed else "its quality is unknown"
     return word if record.reason is None else f"{word}: {record.reason}"

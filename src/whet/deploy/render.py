@@ -18,12 +18,14 @@ from pydantic import BaseModel, ConfigDict
 
 from whet.core.errors import UsageError
 from whet.core.hub import snapshot_of
+from whet.core.load import Load
 from whet.core.names import did_you_mean
 from whet.core.quote import shell_word, yaml_scalar, yaml_text
 from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import clean, one_line
 from whet.core.store import write_atomic
 from whet.engines import get_profile
+from whet.engines.command import shell_line
 from whet.engines.deployment import Deployment, Mount
 
 if TYPE_CHECKING:
@@ -214,6 +216,15 @@ def write_deployment(
     files = {**render("compose", plan, Site()), SCRIPT: render_script(plan)}
     for name, text in files.items():
         write_file(folder / name, commented(text, limits, note))
+
+
+def deployed_line(resolved: ResolvedEngine, load: Load) -> str | None:
+    """The command of ``serve.sh`` without its latency buckets; None for an attached server."""
+    planner = get_profile(resolved.engine).plan_deployment
+    if resolved.url is not None or planner is None:
+        return None
+    plan = planner(resolved, load=load)
+    return shell_line(plan.local_argv, plan.local_env, port=plan.port)
 
 
 def commented(text: str, limits: Sequence[str], note: str = "") -> str:

@@ -6,7 +6,6 @@ the rows that apply the most specific one counts; among equals, the one of the n
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from whet.core.flags import format_value, settings_of
+from whet.core.outside import read_json
 from whet.core.provenance import Device
 from whet.core.records.engine import ResolvedEngine, Variant
 from whet.engines.failures import read_table
@@ -190,7 +190,7 @@ def _numbers(match: re.Match[str]) -> Version:
 def _model_words(folder: Path) -> frozenset[str]:
     """``model=…`` of a checkpoint that can be read; what cannot be is refused elsewhere."""
     try:
-        outer = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        outer = read_json(folder / "config.json", infinite=True)
     except (OSError, ValueError):
         return frozenset()
     if not isinstance(outer, dict):

@@ -23,7 +23,6 @@ from whet.engines.memory import (
 )
 from whet.engines.probe import NoAnswer, generate_canary, is_healthy
 from whet.engines.process import EngineProcess, Fork, free_port
-from whet.engines.starved import on_its_way_up
 
 _POLL_S = 0.2
 _LOG_LAG_S = 1.0
@@ -103,10 +102,9 @@ def serve_process(
             slot.used_before = used_device_bytes() if resolved.device == "cuda" else None
             process, port = _spawn(resolved, log, fork if attempt == 1 else None)
             stack.callback(process.stop)
-            with on_its_way_up(process, resolved.variant.name):
-                failure = _await_health(process, resolved, port, stop)
-                healthy_s = time.monotonic() - began
-                outcome = failure or _generate_canary(process, resolved, port)
+            failure = _await_health(process, resolved, port, stop)
+            healthy_s = time.monotonic() - began
+            outcome = failure or _generate_canary(process, resolved, port)
             if isinstance(outcome, str):
                 start = StartFacts(
                     variant=resolved.variant.name,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from whet.client import Endpoint
-from whet.client.simple import HttpError, exchange, get_text
+from whet.client import Endpoint, simple
+from whet.client.server_words import server_words
+from whet.client.simple import HttpError, get_text
+from whet.client.usage import token_count
 from whet.core.errors import EngineError
+from whet.core.outside import json_value
 from whet.core.redact import redact
 
 _BODY_SHOWN = 300
@@ -22,15 +25,15 @@ class NoAnswer(EngineError):
     """The server refused, hung up or answered something that is not what was asked for."""
 
 
-def request(base_url: str, path: str, *, body: object = None, timeout_s: float) -> tuple[int, str]:
+def request(
+    base_url: str, path: str, *, body: Mapping[str, Any] | None = None, timeout_s: float
+) -> tuple[int, str]:
     """GET, or POST with a JSON ``body``; (status, text). ``NoAnswer`` where no answer comes."""
-    endpoint = Endpoint.parse(base_url)
-    try:
-        reply = exchange(endpoint, path, body=body, timeout_s=timeout_s)
-    except (OSError, http.client.HTTPException) as error:
-        what = "no answer in time" if isinstance(error, TimeoutError) else endpoint.why(error)
-        raise NoAnswer(f"{path}: {what}") from error
-    return reply.status, reply.text
+    page = simple.request(Endpoint.parse(base_url), path, body=body, timeout_s=timeout_s)
+    if page.error is not None or page.status is None:
+        what = "no answer in time" if page.error == "timeout" else page.detail
+        raise NoAnswer(f"{path}: {what}")
+    return page.status, page.text
 
 
 def is_healthy(base_url: str, *, timeout_s: float = 5.0) -> bool:
@@ -50,13 +53,14 @@ def generate_canary(base_url: str, model: str, *, timeout_s: float) -> str:
     body = {"model": model, "prompt": CANARY_PROMPT, "max_tokens": CANARY_TOKENS, "temperature": 0}
     status, text = request(base_url, "/v1/completions", body=body, timeout_s=timeout_s)
     if status != http.client.OK:
-        raise NoAnswer(f"/v1/completions answered {status}: {redact(text[:_BODY_SHOWN])}")
+        words = redact(server_words(text))[:_BODY_SHOWN]
+        raise NoAnswer(f"/v1/completions answered {status}: {words}")
     try:
-        answer: dict[str, Any] = json.loads(text)
-        tokens = int(answer["usage"]["completion_tokens"])
+        answer = json_value(text)
+        tokens = token_count(answer["usage"], "completion_tokens") or 0
         generated = str(answer["choices"][0]["text"])
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise NoAnswer(f"/v1/completions answered {redact(text[:_BODY_SHOWN])!r}") from error
+        raise NoAnswer(f"/v1/completions answered {redact(text)[:_BODY_SHOWN]!r}") from error
     if tokens < 1:
         raise NoAnswer("/v1/completions answered without a single token")
     return generated
@@ -76,8 +80,8 @@ def text_page(base_url: str, path: str, *, timeout_s: float = _TIMEOUT_S) -> str
 def json_page(base_url: str, path: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
     """The object at ``path``; empty where the server has no such page. Raises as ``text_page``."""
     try:
-        data = json.loads(text_page(base_url, path, timeout_s=timeout_s) or "{}")
-    except (ValueError, RecursionError):
+        data = json_value(text_page(base_url, path, timeout_s=timeout_s) or "{}")
+    except ValueError:
         return {}
     return data if isinstance(data, dict) else {}
 

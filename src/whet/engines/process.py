@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import psutil
 
+from whet.core.starved import SERVERS
 from whet.core.store import translate_disk_errors
 
 _SUPERVISE = Path(__file__).with_name("supervise.py")
@@ -114,6 +115,7 @@ class EngineProcess:
         forked = fork and fork(argv, env=env, log=log, grace_s=grace_s)
         self.forked = bool(forked)
         self._guardian = forked or SpawnedGuardian(argv, env=env, log=log, grace_s=grace_s)
+        SERVERS.add(self.descendants)
 
     @property
     def pid(self) -> int | None:
@@ -178,6 +180,7 @@ class EngineProcess:
         Closing the lifeline comes first: from then on the guardian ends the tree even if this call
         is itself interrupted.
         """
+        SERVERS.discard(self.descendants)
         known = self.descendants()
         self._guardian.close_lifeline()
         if self._guardian.poll() is None:

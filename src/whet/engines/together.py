@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Event, Thread
 
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine, Observer, Server
 from whet.core.records.engine import ResolvedEngine
-from whet.engines.starved import LOOK_S, StartWatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,10 +77,9 @@ class Group:
 
         What else a start ended with is raised. The observer is called from this thread alone.
         """
-        watch = StartWatch(observer.warn)
         for number in range(len(self.threads)):
             observer.progress("starting", number, len(self.threads))
-            error = _next(self._ended, watch).error
+            error = self._ended.get().error
             if error is not None and not isinstance(error, EngineStartError):
                 raise error
         return tuple(each.outcome for each in self.threads)
@@ -118,11 +116,3 @@ def start_together(wanted: Sequence[Start]) -> Iterator[Group]:
     for each in group.threads:
         if each.error is not None and each.server is not None:  # it came up and could not be ended
             raise each.error
-
-
-def _next(ended: SimpleQueue[_ServerThread], watch: StartWatch) -> _ServerThread:
-    """The next start that ends; meanwhile those that are held up are named."""
-    while True:
-        with suppress(Empty):
-            return ended.get(timeout=LOOK_S)
-        watch.look()

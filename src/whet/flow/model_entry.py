@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from whet.client import Endpoint, HttpError, get_text
+from whet.client import Endpoint, HttpError, get_json
 from whet.core.errors import MeasurementError, UsageError
 
 _UNAUTHORIZED: Final = 401
@@ -22,7 +21,7 @@ def model_entry(url: str, model: str | None, flag: str = "--model") -> dict[str,
     """
     page = Endpoint.parse(url).url_of("/v1/models")
     try:
-        answer = json.loads(get_text(url, "/v1/models"))
+        answer = get_json(url, "/v1/models")
         entries = [item for item in answer["data"] if isinstance(item, dict) and "id" in item]
     except HttpError as error:
         if error.status == _UNAUTHORIZED:
@@ -30,7 +29,7 @@ def model_entry(url: str, model: str | None, flag: str = "--model") -> dict[str,
                 f"{url} refuses the key (401)", fix="put the right one into OPENAI_API_KEY"
             ) from error
         raise
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise MeasurementError(
             f"{page} is not a list of models", fix="check that the server is OpenAI-compatible"
         ) from error

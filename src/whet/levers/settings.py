@@ -15,6 +15,7 @@ from whet.core.flags import (
     settings_of,
     split_flag,
 )
+from whet.core.outside import json_value
 from whet.core.records.engine import ResolvedEngine, Scalar, Variant
 from whet.core.records.evidence import Claim
 from whet.core.units import GIB
@@ -171,7 +172,7 @@ def _agrees(name: str, requested: Scalar, resolved: str) -> bool:
     if name != _CUSTOM_OPS:
         return same_value(requested, resolved)
     try:
-        wanted, running = json.loads(str(requested)), json.loads(resolved)
+        wanted, running = json_value(str(requested)), json_value(resolved)
         return {str(op) for op in wanted} <= {str(op) for op in running}
     except (ValueError, TypeError):
         return same_value(requested, resolved)

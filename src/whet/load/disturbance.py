@@ -15,6 +15,7 @@ import pynvml
 
 from whet.core.gpus import visible_gpus
 from whet.core.records.load import Disturbance
+from whet.core.redact import one_line
 from whet.core.units import NS_PER_S
 
 MAX_LOST_SHARE: Final = 0.1
@@ -57,6 +58,7 @@ class DisturbanceWatch:
         self._own_cpu_s = own_cpu_s or _tree_cpu_s
         self._gpu = read_gpus(_tree_pids()) if gpu else None
         self._cores = os.sched_getaffinity(0)
+        self._others = _others_cpu_s()
         self._before = self._totals_s()
         self._began_ns = time.monotonic_ns()
 
@@ -70,6 +72,10 @@ class DisturbanceWatch:
             if name not in _OF_CORES or cores_s >= _LEAST_CPU_S:
                 spent_s = cores_s if name in _OF_CORES else wall_s
                 shares[name] = min(1.0, max(0.0, (after[name] - self._before[name]) / spent_s))
+        if shares.get("other_cpu", 0.0) > MAX_LOST_SHARE:
+            used = Counter(_others_cpu_s())
+            used.subtract(self._others)
+            shares["busiest"] = max(used, key=lambda each: used[each])[1]
         if self._gpu is None:
             return Disturbance(**shares)
         now = read_gpus(_tree_pids(), before=self._gpu)
@@ -104,9 +110,10 @@ def describe_disturbance(readings: Disturbance) -> list[str]:
     others, idle = readings.other_cpu or 0.0, readings.idle_cpu or 0.0
     reasons = []
     if others > MAX_LOST_SHARE and idle < MIN_IDLE_SHARE:
+        most = f", {one_line(readings.busiest)} most of it" if readings.busiest else ""
         reasons.append(
-            f"other processes used {others:.0%} of the machine's cores and {idle:.0%} was idle "
-            f"(bounds {MAX_LOST_SHARE:.0%} and {MIN_IDLE_SHARE:.0%}); end them"
+            f"other processes used {others:.0%} of the machine's cores{most}, and {idle:.0%} was "
+            f"idle (bounds {MAX_LOST_SHARE:.0%} and {MIN_IDLE_SHARE:.0%}); end them"
         )
     bounded = (
         (readings.steal, "the hypervisor withheld {} of the cores' time", "rent dedicated cores"),
@@ -149,6 +156,16 @@ def _tree_cpu_s() -> float:
             continue
         total_s += times.user + times.system + times.children_user + times.children_system
     return total_s
+
+
+def _others_cpu_s() -> dict[tuple[int, str], float]:
+    """CPU time of every other process, by its id and name."""
+    own = _tree_pids()
+    return {
+        (process.pid, process.info["name"]): sum(process.info["cpu_times"][:2])
+        for process in psutil.process_iter(["name", "cpu_times"])
+        if process.pid not in own and process.info["cpu_times"]
+    }
 
 
 def _core_ticks(stat: Path, cores: Collection[int]) -> list[list[int]]:

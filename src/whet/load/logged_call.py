@@ -10,11 +10,11 @@ from typing import Any, Final
 from whet.client import CompletionCall
 from whet.core.format import plural
 from whet.load.plan import TEMPERATURE
-from whet.requests import LoggedRequest
+from whet.requests import LoggedRequest, finding
 
 SAMPLER: Final = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-     "repetition_penalty", "seed", "stop", "min_tokens"}
+     "repetition_penalty", "seed", "stop", "stop_token_ids", "bad_words", "min_tokens"}
 )  # fmt: skip
 """Replaced by the sampling of the measurement, with answers as long as logged."""
 SEVERAL: Final = frozenset({"n", "best_of", "logprobs", "top_logprobs"})
@@ -91,4 +91,4 @@ def unsent_fields(
     if not counts:
         return None
     names = ", ".join(f"{name} of {plural(count, 'request')}" for name, count in counts.items())
-    return f"fields of the log that are not sent: {names}"
+    return finding("not-sent", f"fields of the log that are not sent: {names}")

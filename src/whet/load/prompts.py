@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from whet.core.errors import StorageError, UsageError
+from whet.core.outside import json_value, read_text
 
 if TYPE_CHECKING:
     from whet.checkpoint.chat import Variables
@@ -36,12 +36,12 @@ def read_pool(path: Path) -> PromptPool:
     """Read ``workload.jsonl`` of a run's inputs; ``StorageError`` if it is missing or damaged."""
     texts: dict[str, list[str]] = defaultdict(list)
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
+        for line in read_text(path).splitlines():
+            row = json_value(line)
             texts[row["kind"]].append(row["text"])
         if missing := [kind for kind in _KINDS if not texts[kind]]:
             raise ValueError(f"no {missing[0]} in it")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"the built-in texts in {path} cannot be read ({error})",
             fix="start a new run (--name)",

@@ -35,10 +35,7 @@ class TextTokenizer:
 
     def answer_tokens(self, request: LoggedRequest) -> int | None:
         """The answer's length as the server counted it, else of its text; None without either."""
-        if request.output_tokens is not None:
-            return request.output_tokens
-        text = (request.reasoning or "") + (request.output or "")
-        return len(self.content_ids(text)) if text else None
+        return self._encoder.answer_tokens(request)
 
     def request_ids(self, request: LoggedRequest) -> tuple[int, ...]:
         """A prompt or a chat, up to where the answer begins.

@@ -25,6 +25,7 @@ from whet.requests import (
     LoggedRequest,
     LogReader,
     count_doubt,
+    finding,
     media,
     only_model,
 )
@@ -162,7 +163,6 @@ def analyse(
     doubts = (*log.reader.check.doubts(), *first.doubts())
     finder, times, traffic = first.finder, first.times, first.traffic
     fixes, together = _check_fixes(log, finder.variables, traffic)
-    causes, unnamed, unnamed_example = finder.result()
     analysis = PromptAnalysis(
         source=question.log.name,
         model=log.model or "",
@@ -174,9 +174,7 @@ def analyse(
         cache_blocks=question.cache_blocks,
         hits=traffic.hits,
         sized=traffic.sized,
-        causes=causes,
-        unnamed=unnamed,
-        unnamed_example=unnamed_example,
+        causes=finder.result(),
         fixes=fixes,
         together=together,
         doubts=doubts,
@@ -209,10 +207,8 @@ class _FirstPass:
         """What is odd about the counts."""
         yield from filter(None, [count_doubt(self.counted)])
         if other := self.count - len(self.counted):
-            yield (
-                f"{other:,} of {plural(self.count, 'request')} hold images or sound: their text "
-                "alone is counted"
-            )
+            count = f"{other:,} of {plural(self.count, 'request')}"
+            yield finding("media", f"{count} hold images or sound: their text alone is counted")
 
 
 class _Replayed:

@@ -1,8 +1,9 @@
-"""Why a request differs early from its nearest predecessor: six named causes.
+"""Why a request differs early from its nearest predecessor: six named causes, and places of others.
 
 A request is compared in lines. Each line has a normalised form: white space tidied, dates, ids and
-addresses masked. The nearest predecessor is the latest request that has the longest prefix of
-lines in common, normalised or exactly; the first line that differs from it gives the cause.
+addresses masked; and a loose one without any word that has a digit. The nearest predecessor is the
+latest request that has the longest prefix of lines in common, loosely or exactly; the first line
+that differs from it gives the cause.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from whet.core.redact import starred
 from whet.prompts.lines import (
     KIND_OF_SPAN,
     Line,
+    Shape,
     Span,
     common_length,
+    differing_values,
     differing_words,
     find_spans,
     lines_of,
@@ -32,23 +35,28 @@ _MIN_BLOCKS: Final = 2
 _MIN_USES: Final = 3
 """A changed prompt is a template if this many requests have it."""
 _EXAMPLES: Final = 3
+_MOST_PLACES: Final = 3
+"""Places of differences without a name that are shown each; the rest is one."""
 _EXCERPT: Final = 60
 _MAX_CHARACTERS: Final = 64_000_000
 """Text of the latest requests that are candidates for a predecessor."""
 _MAX_KEYS: Final = 4_000_000
 _INSTRUCTIONS: Final = ("tools", "system", "developer")
+_ELSEWHERE: Final = "elsewhere"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variables:
     """The places of the differences seen, for the fixes.
 
-    ``lines`` are normalised lines by the kind that varies in them; ``names`` the text before and
-    after a user name in its line; ``blanks`` the roles with differing white space; ``documents``
-    the paragraphs that change places.
+    ``lines`` are normalised lines by the kind that varies in them; ``shapes`` those with short ids
+    or counters, by their number of words; ``names`` the text before and after a user name;
+    ``blanks`` the roles with differing white space; ``documents`` the paragraphs that change
+    places.
     """
 
     lines: dict[CauseKind, set[str]] = field(default_factory=lambda: defaultdict(set))
+    shapes: dict[int, dict[Shape, None]] = field(default_factory=lambda: defaultdict(dict))
     names: set[tuple[str, str]] = field(default_factory=set)
     blanks: set[str] = field(default_factory=set)
     documents: set[str] = field(default_factory=set)
@@ -67,7 +75,7 @@ class _Difference:
 
     at: int
     other: _Request
-    kind: CauseKind | None
+    kind: CauseKind
     tokens: int
 
 
@@ -85,12 +93,18 @@ class _Tally:
         if len(self.examples) < _EXAMPLES:
             self.examples.append(example)
 
+    def merge(self, other: _Tally) -> None:
+        self.requests += other.requests
+        self.tokens += other.tokens
+        self.examples = [*self.examples, *other.examples][:_EXAMPLES]
+
 
 @dataclass(slots=True)
 class _Change:
     """A new text of the instructions, whose use by later requests decides whether it counts."""
 
     where: str
+    line: int
     tokens: int
     at_ns: int | None
     example: Example
@@ -109,7 +123,6 @@ class CauseFinder:
         self._normal: dict[int, int] = {}
         self._recent: dict[int, _Request] = {}
         self._characters = self._requests = 0
-        self._unnamed = _Tally()
         self._tallies: dict[tuple[CauseKind, str], _Tally] = defaultdict(_Tally)
         self._changes: dict[int, _Change] = {}
 
@@ -119,7 +132,7 @@ class CauseFinder:
         self._requests += 1
         salt = hash(request.cache_salt)
         exact = _chain((f"{line.where}\n{line.text}" for line in lines), salt)
-        normal = _chain((f"{line.where}\n{line.key}" for line in lines), salt)
+        normal = _chain((f"{line.where}\n{line.loose}" for line in lines), salt)
         difference = self._difference(lines, exact, normal, (tokens, hit_tokens))
         for state in normal:
             if state in self._changes:
@@ -128,16 +141,22 @@ class CauseFinder:
             self._count(request, lines, difference, normal[difference.at])
         self._remember(index, _Request(request.place, lines), exact, normal)
 
-    def result(self) -> tuple[tuple[Cause, ...], int, Example | None]:
-        """The causes, the largest first; how many requests have another one, and the first."""
-        tallies = {key: replace(tally) for key, tally in self._tallies.items()}
-        unnamed = replace(self._unnamed, examples=[*self._unnamed.examples])
+    def result(self) -> tuple[Cause, ...]:
+        """The causes, the largest first; what has no name by its place, which comes last."""
+        tallies = {
+            key: replace(tally, examples=[*tally.examples]) for key, tally in self._tallies.items()
+        }
         for change in self._changes.values():
+            key: tuple[CauseKind, str] = ("template", change.where)
             if change.uses < _MIN_USES:
-                unnamed.add(change.tokens, change.at_ns, change.example)
-                continue
-            tally = tallies.setdefault(("template", change.where), _Tally())
+                key = ("other", f"{change.where}, line {change.line}")
+            tally = tallies.setdefault(key, _Tally())
             tally.add(change.tokens, change.at_ns, change.example)
+        others = sorted(
+            (key for key in tallies if key[0] == "other"), key=lambda key: -tallies[key].tokens
+        )
+        for key in others[_MOST_PLACES:]:
+            tallies.setdefault(("other", _ELSEWHERE), _Tally()).merge(tallies.pop(key))
         causes = [
             Cause(
                 kind=kind,
@@ -149,8 +168,8 @@ class CauseFinder:
             )
             for (kind, where), tally in tallies.items()
         ]
-        causes.sort(key=lambda each: (-each.tokens, each.kind))
-        return tuple(causes), unnamed.requests, next(iter(unnamed.examples), None)
+        causes.sort(key=lambda each: (each.kind == "other", -each.tokens, each.kind))
+        return tuple(causes)
 
     def _difference(
         self,
@@ -189,7 +208,7 @@ class CauseFinder:
             if behind[line.key]:
                 behind[line.key] -= 1
                 shared += len(line.text)
-        if kind not in (None, "order", "template"):
+        if kind not in ("other", "order", "template"):
             shared += common_length(here.text[::-1], there.text[::-1])
         characters = max(sum(len(line.text) for line in lines), 1)
         prompt, hits = tokens
@@ -201,10 +220,12 @@ class CauseFinder:
     ) -> None:
         here, kind = lines[difference.at], difference.kind
         example = self._example(request, lines, difference)
-        if kind is None:
-            self._unnamed.add(difference.tokens, request.at_ns, example)
+        number = _line_number(lines, difference.at)
+        if kind == "other":
+            tally = self._tallies[kind, f"{here.where}, line {number}"]
+            tally.add(difference.tokens, request.at_ns, example)
         elif kind == "template":
-            change = _Change(here.where, difference.tokens, request.at_ns, example)
+            change = _Change(here.where, number, difference.tokens, request.at_ns, example)
             self._changes.setdefault(state, change)
         else:
             self._tallies[kind, here.where].add(difference.tokens, request.at_ns, example)
@@ -222,6 +243,8 @@ class CauseFinder:
             variables.documents.update(moved)
         elif here.key == there.key:
             variables.lines[kind].add(here.key)
+        elif kind == "id" and (shape := differing_values(here.text, there.text)) is not None:
+            variables.shapes[len(shape)][shape] = None
         elif (names := differing_words(here.text, there.text)) is not None:
             variables.names.add((names.before, names.after))
 
@@ -294,10 +317,17 @@ def _first_difference(lines: list[Line], other: list[Line], start: int) -> int |
     return None
 
 
-def _kind(lines: list[Line], other: list[Line], at: int) -> CauseKind | None:
+def _line_number(lines: list[Line], at: int) -> int:
+    """The line of a message, from 1, that the compared line ``at`` begins with."""
+    part = [line.text.count("\n") for line in lines[:at] if line.part == lines[at].part]
+    return 1 + sum(part)
+
+
+def _kind(lines: list[Line], other: list[Line], at: int) -> CauseKind:
     here, there = lines[at], other[at]
+    changed: CauseKind = "template" if here.where in _INSTRUCTIONS else "other"
     if here.where != there.where:
-        return "template" if here.where in _INSTRUCTIONS else None
+        return changed
     if here.key == there.key:
         return _pattern_kind(here.text, there.text)
     if here.where == "tools":
@@ -307,7 +337,7 @@ def _kind(lines: list[Line], other: list[Line], at: int) -> CauseKind | None:
         return "order"
     if differing_words(here.text, there.text) is not None:
         return "name"
-    return "template" if here.where in _INSTRUCTIONS else None
+    return changed if differing_values(here.text, there.text) is None else "id"
 
 
 def _pattern_kind(here: str, there: str) -> CauseKind:

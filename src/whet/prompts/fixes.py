@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from whet.prompts.causes import Variables
 from whet.prompts.lines import (
     KIND_OF_SPAN,
+    WORD,
+    Shape,
     find_spans,
     normalised,
     split_documents,
@@ -26,8 +28,11 @@ FIXES: Final[Mapping[CauseKind, str]] = {
     "id": "Move ids behind the instructions",
     "name": "Move user names behind the instructions",
 }
-"""What is done against each kind; a template change has no fix but to change it seldom."""
-ADVICE: Final = "Change a template seldom and everywhere at once; each change is computed once."
+"""What is done against each kind that has a fix."""
+ADVICE: Final[Mapping[CauseKind, str]] = {
+    "template": "Change a template seldom and everywhere at once; each change is computed once",
+    "other": "Look at the examples; move what varies behind what requests share",
+}
 
 _INSTRUCTIONS: Final = ("system", "developer")
 _MAX_NAME: Final = 80
@@ -41,7 +46,7 @@ def fixable(variables: Variables) -> tuple[CauseKind, ...]:
         "whitespace": bool(variables.blanks),
         "order": bool(variables.tools or variables.documents),
         "date": bool(variables.lines["date"]),
-        "id": bool(variables.lines["id"]),
+        "id": bool(variables.lines["id"] or variables.shapes),
         "name": bool(variables.lines["name"] or variables.names),
     }
     return tuple(kind for kind in FIXES if has[kind])
@@ -118,6 +123,14 @@ def _without(line: str, variables: Variables, kind: CauseKind, values: list[str]
                 values.append(line[span.start : span.end])
                 at = span.end
         return "".join([*parts, line[at:]])
+    if kind == "id" and variables.shapes:
+        words = WORD.findall(line)
+        shapes = variables.shapes.get(len(words), ())
+        fitting = (shape for shape in shapes if _fits(words, shape))
+        if shape := max(fitting, key=lambda shape: shape.count(None), default=None):
+            pairs = list(zip(words, shape, strict=True))
+            values += [word for word, fixed in pairs if fixed is None]
+            return "".join(f"[{kind}]" if fixed is None else word for word, fixed in pairs)
     # The least text around it first: it holds the whole name.
     names = sorted(variables.names, key=lambda pair: (len(pair[0]) + len(pair[1]), pair))
     for before, after in names if kind == "name" else ():
@@ -126,6 +139,10 @@ def _without(line: str, variables: Variables, kind: CauseKind, values: list[str]
             values.append(line[len(before) : len(before) + length])
             return f"{before}[name]{after}"
     return line
+
+
+def _fits(words: Sequence[str], shape: Shape) -> bool:
+    return all(fixed in (None, word) for word, fixed in zip(words, shape, strict=True))
 
 
 def _edit(request: LoggedRequest, edit: _Edit, *, before_answers: bool = False) -> LoggedRequest:

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 from whet.prompts.records import CauseKind
@@ -134,6 +135,10 @@ def _windows(text: str) -> Iterator[tuple[int, int]]:
 
 
 _MAX_NAME_WORDS: Final = 4
+_MAX_VALUES: Final = 4
+WORD: Final = re.compile(r"[\w'.-]+|[^\w'.-]+")
+_WITH_DIGIT: Final = re.compile(r"[\w'.-]*\d[\w'.-]*")
+_VALUE: Final = re.compile(r"[\w'.-]*\d[\w'.-]*|[a-f]{5,}|[A-F]{5,}")
 _LINE: Final = re.compile(r"(?<=\n)(?=\S)")
 _PARAGRAPH: Final = re.compile(r"(\n[ \t]*\n\s*)")
 _MEDIA: Final = "[media]"
@@ -163,6 +168,11 @@ class Line:
     def key(self) -> str:
         """The normalised form."""
         return normalised(self.text)
+
+    @property
+    def loose(self) -> str:
+        """The normalised form without any word that has a digit."""
+        return _without_digits(self.text)
 
 
 def lines_of(request: LoggedRequest) -> list[Line]:
@@ -195,6 +205,24 @@ def normalised(text: str) -> str:
         parts += [text[at : span.start], f"\0{KIND_OF_SPAN[span.kind]}"]
         at = span.end
     return tidy("".join([*parts, text[at:]]))
+
+
+@lru_cache(maxsize=1 << 16)
+def _without_digits(text: str) -> str:
+    return _WITH_DIGIT.sub("0", normalised(text))
+
+
+Shape = tuple[str | None, ...]
+"""The words of a line and what is between them, None for each word that varies."""
+
+
+def differing_values(here: str, there: str) -> Shape | None:
+    """The shape of two lines that differ in a few ids, short hashes or counters alone."""
+    pairs = list(zip_longest(WORD.findall(here), WORD.findall(there), fillvalue=""))
+    differing = [pair for pair in pairs if pair[0] != pair[1]]
+    if not 0 < len(differing) <= _MAX_VALUES or not all(map(_VALUE.fullmatch, chain(*differing))):
+        return None
+    return tuple(one if one == two else None for one, two in pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from whet.requests import LeftOut
 
-CauseKind = Literal["date", "id", "name", "whitespace", "order", "template"]
+CauseKind = Literal["date", "id", "name", "whitespace", "order", "template", "other"]
 
 CAUSES: Final[Mapping[CauseKind, str]] = {
     "date": "date or time",
@@ -17,6 +17,7 @@ CAUSES: Final[Mapping[CauseKind, str]] = {
     "whitespace": "white space",
     "order": "order of tools or documents",
     "template": "template change",
+    "other": "another reason",
 }
 """Each kind of cause, as reports name it."""
 
@@ -89,9 +90,8 @@ class PromptAnalysis:
 
     ``hits`` are those of a cache that never evicts, ``sized`` those of ``cache_blocks`` KV blocks
     (None where no size is given). ``fixes`` are those that raise the replayed hit rate, each
-    alone; ``together`` is all of them at once, None for fewer than two. ``unnamed`` counts
-    requests that differ early for a reason that is not one of ``CAUSES``, with the first.
-    ``doubts`` are what is odd about the log.
+    alone; ``together`` is all of them at once, None for fewer than two. ``doubts`` are what is odd
+    about the log.
     """
 
     source: str
@@ -105,8 +105,6 @@ class PromptAnalysis:
     hits: HitTokens
     sized: HitTokens | None
     causes: tuple[Cause, ...]
-    unnamed: int
-    unnamed_example: Example | None
     fixes: tuple[Fix, ...]
     together: Fix | None
     doubts: tuple[str, ...] = ()

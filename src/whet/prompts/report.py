@@ -110,12 +110,8 @@ def _section(
 
 def _overview(analysis: PromptAnalysis) -> Section | None:
     nodes: list[Node] = [Paragraph(text=one_line(doubt), tone="warn") for doubt in analysis.doubts]
-    if not analysis.causes:
+    if all(cause.kind == "other" for cause in analysis.causes):
         nodes.append(Paragraph(text="No named cause was detected.", tone="muted"))
-    if analysis.unnamed_example is not None:
-        example = example_line(analysis.unnamed_example)
-        text = f"{plural(analysis.unnamed, 'request')} differ early for a reason without a name"
-        nodes.append(Paragraph(text=f"{text}, for example:\n{example}", tone="muted"))
     if not nodes:
         return None
     return Section(id="notes", title="Notes", group="Notes", nodes=nodes, on_console=True)
@@ -140,13 +136,14 @@ def _causes(analysis: PromptAnalysis) -> Section | None:
     section = _section("causes", "Causes", note, ["cause", "where", *figures], rows)
     if section is None:
         return None
-    kinds = [cause.kind for cause in analysis.causes]
-    advices = [f"{CAUSES[kind]}: {FIXES.get(kind, ADVICE)}" for kind in kinds]
+    kinds = dict.fromkeys(cause.kind for cause in analysis.causes)
+    advices = [f"{CAUSES[kind]}: {FIXES.get(kind) or ADVICE[kind]}" for kind in kinds]
     nodes: list[Node] = [*section.nodes, Bullets(items=advices)]
     for cause in analysis.causes:
         if cause.examples:
             lines = "\n".join(map(example_line, cause.examples))
-            nodes.append(Paragraph(text=f"{CAUSES[cause.kind]}, for example:", tone="muted"))
+            place = f"{CAUSES[cause.kind]} ({one_line(cause.where)}), for example:"
+            nodes.append(Paragraph(text=place, tone="muted"))
             nodes.append(Code(text=lines))
     return replace(section, nodes=nodes)
 

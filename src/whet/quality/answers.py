@@ -170,16 +170,19 @@ def tasks_at_chance(
         if score.score.low is None or score.score.low > chance:
             continue
         share = f"{score.right} of {score.n} right"
-        level = f"a constant answer gets {100 * chance:.0f} %" if chance else "no better than none"
+        level = f"guessing gets {100 * chance:.0f} %" if chance else "no better than none"
         reasons.append((score.task, f"{score.task}: the baseline has {share} ({level})"))
     return tuple(reasons)
 
 
 def _chance(tasks: Sequence[Task]) -> float:
-    """Return the score of the best constant answer; 0 for free answers.
+    """Return the score of guessing as the questions give it, else of the best constant answer.
 
-    A task has choices if its questions share at most half as many answers as there are questions.
+    Free answers have 0. A task has choices if its questions share at most half as many answers as
+    there are questions.
     """
+    if any(task.chance is not None for task in tasks):
+        return sum(task.chance or 0.0 for task in tasks) / len(tasks)
     if not tasks or any(task.scorer not in _CHOICE_SCORERS for task in tasks):
         return 0.0
     counts = Counter(json.dumps(task.expected, sort_keys=True) for task in tasks)

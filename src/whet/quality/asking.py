@@ -133,10 +133,3 @@ def describe(failure: Failure) -> str:
 def describe_missing(failures: Sequence[str], total: int, what: str) -> str | None:
     """Return "2 of 9 ``what`` (the first reason)", or None without failures."""
     return f"{len(failures)} of {total} {what} ({failures[0]})" if failures else None
-
-
-def part_of(progress: Progress | None, offset: int, total: int) -> Progress | None:
-    """Return the progress of one step within the whole."""
-    if progress is None:
-        return None
-    return lambda done, _: progress(offset + done, total)

@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from whet.checkpoint.thinking import Thinking
 from whet.core.errors import StorageError, UsageError
-from whet.core.protocols import Dialect
+from whet.core.protocols import Dialect, Observer, Progress
 from whet.core.records.quality import QualityRecord
 from whet.core.records.quality_checks import (
     LosslessCheck,
@@ -90,7 +91,7 @@ class QualityPlan:
     ``scoring_defect`` describes a known defect of this server's scores; it is named beside scores
     that fail and excuses none.
     ``counter_names`` are the engine's own and those of ``core.counters``; ``dialect`` is the
-    engine's too.
+    engine's too. ``built_in_text`` says that ``heldout`` is whet's own text.
     """
 
     variant: str
@@ -105,6 +106,7 @@ class QualityPlan:
     scoring_defect: str | None = None
     counter_names: tuple[tuple[str, str], ...] = ()
     dialect: Dialect | None = None
+    built_in_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +137,7 @@ class Checks:
     endpoint: ModelEndpoint
     plan: QualityPlan
     questions: Questions
+    observer: Observer
     distances: ServerDistances | None = None
     same_weights_reference: str | None = None
     same_weights_distances: ServerDistances | None = None
@@ -148,11 +151,13 @@ class Checks:
     parts: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def timed(self, part: str) -> Iterator[None]:
-        """Add the seconds of the block to ``part``."""
+    def timed(self, part: str) -> Iterator[Progress]:
+        """Add the seconds of the block to ``part``, and yield what takes its progress."""
         started = time.monotonic()
+        progress = partial(self.observer.progress, f"{self.plan.variant} {part}")
+        progress(0, 1)
         try:
-            yield
+            yield progress
         finally:
             self.parts[part] = self.parts.get(part, 0.0) + time.monotonic() - started
 
@@ -160,16 +165,19 @@ class Checks:
         """Run the checks of the plan; ``likelihood`` is what the server said of the documents."""
         with self.timed("distances"):
             self._measure_distances(likelihood)
-        if self.plan.checks is None:
+        checks, spec = self.plan.checks, self.plan.spec
+        if checks is None:
             return
         with self.timed("tokens"):
             self._check_identity()
         with self.timed("distances"):
-            self._check_same_weights(self.plan.checks, likelihood)
-        with self.timed("speculation"):
-            self._check_speculation(self.plan.checks)
-        with self.timed("golden"):
-            self._save_golden(self.plan.checks, likelihood)
+            self._check_same_weights(checks, likelihood)
+        if spec.lossless_prompts and (checks.is_plain or checks.plain is not None):
+            with self.timed("speculation"):
+                self._check_speculation(checks)
+        if checks.golden is not None and spec.golden_probes and likelihood.nll:
+            with self.timed("golden"):
+                self._save_golden(checks.golden, likelihood)
 
     def _measure_distances(self, likelihood: Likelihood) -> None:
         """Store the likeliest tokens, and measure the distances from the baseline."""
@@ -247,8 +255,6 @@ class Checks:
     def _check_speculation(self, checks: ChecksPlan) -> None:
         """Compare a speculating variant with the plain one, or store a plain one's answers."""
         spec = self.plan.spec
-        if not spec.lossless_prompts:
-            return
         prompts = _continuation_prompts(self.questions, spec.lossless_prompts)
         if checks.is_plain:
             sampling = _SAMPLING if spec.sampled else None
@@ -262,20 +268,18 @@ class Checks:
         elif self.lossless.verdict == "unknown":
             self.missing += reasons
 
-    def _save_golden(self, checks: ChecksPlan, likelihood: Likelihood) -> None:
+    def _save_golden(self, folder: Path, likelihood: Likelihood) -> None:
         """Store golden probes of this deployment for a monitor.
 
         The baseline's probes are chosen once, and every variant is asked the same.
         """
         plan, count = self.plan, self.plan.spec.golden_probes
-        if checks.golden is None or not count or likelihood.missing or likelihood.broken:
-            return
         try:
             if plan.baseline is None:
                 unsure = [entropies_of(document) for document in likelihood.top] or None
                 probes = choose_probes(self.questions.documents, count, entropies=unsure)
             else:
-                first = read_golden(checks.golden / f"{plan.baseline.variant}.json")
+                first = read_golden(folder / f"{plan.baseline.variant}.json")
                 probes = [(probe.id, probe.prompt) for probe in first.probes]
             taken = take_golden(self.endpoint, probes, plan.variant)
         except (StorageError, UsageError, ValueError) as error:
@@ -285,7 +289,7 @@ class Checks:
         if taken.broken is not None:
             self.broken.append(taken.broken)
         if taken.probes:
-            write_json(checks.golden / f"{plan.variant}.json", taken)
+            write_json(folder / f"{plan.variant}.json", taken)
 
     def _arrays(self, likelihood: Likelihood) -> TopLogprobs:
         return TopLogprobs(

@@ -189,9 +189,6 @@ def tokens_of(choice: Mapping[str, Any]) -> Tokens | None:
     if isinstance(ids, list):
         return tuple(int(token) for token in ids)
     logprobs = choice.get("logprobs") or {}
-    content = logprobs.get("content")
-    if isinstance(content, list) and all("id" in each for each in content):  # llama-server
-        return tuple(int(each["id"]) for each in content)
     words = logprobs.get("tokens")
     if not isinstance(words, list):
         return None

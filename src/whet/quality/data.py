@@ -17,6 +17,7 @@ from whet.checkpoint.thinking import Thinking, find_thinking, thinking_off
 from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
+from whet.core.outside import read_text
 from whet.core.spec import problem_words
 from whet.quality.scoring import SCORERS
 from whet.requests import LoggedRequest, LogReader, document_text, media, plain_messages
@@ -36,6 +37,8 @@ class Task(BaseModel, frozen=True):
     """One question with a known answer, in the form that ``scorer`` takes.
 
     It is a chat or a plain ``prompt``. ``chat_template_kwargs`` replace the gate's, key by key.
+    ``chance`` is the probability that a guess is right; without it the task's best constant answer
+    is the chance level.
     """
 
     id: str
@@ -46,6 +49,7 @@ class Task(BaseModel, frozen=True):
     scorer: str
     max_tokens: Annotated[int, Field(ge=1)] = 256
     chat_template_kwargs: dict[str, Any] = {}
+    chance: Annotated[float, Field(ge=0, lt=1)] | None = None
 
     @property
     def plain(self) -> list[Json]:
@@ -120,17 +124,17 @@ def load_tasks(path: Path, limit: int, *, chats: bool = True) -> list[Task]:
 def _read_tasks(path: Path) -> Iterator[Task]:
     empty = True
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    empty = False
-                    yield _parse(line, f"{path} line {number}")
+        lines = read_text(path).split("\n")
     except FileNotFoundError as error:
         raise UsageError(
             f"no tasks at {path}", fix="correct the path or leave the key out"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"the tasks at {path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            empty = False
+            yield _parse(line, f"{path} line {number}")
     if empty:
         raise UsageError(f"{path} holds no tasks", fix="write one JSON object a line")
 
@@ -176,7 +180,8 @@ class Encoder:
         """A whole document: a chat without an opening for one more turn, or plain text."""
         if request.messages is None or not self.chats:
             return tuple(self._tokenizer.encode(document_text(request)))
-        return self._ids(self._chat(plain_messages(request), {}, answered=True))
+        messages = plain_messages(request)
+        return self._ids(self._chat(messages, {}, answered=True, tools=request.tools))
 
     def task(self, task: Task) -> Ids:
         """A question up to where the assistant speaks, or a plain prompt."""
@@ -197,12 +202,11 @@ class Encoder:
     def _ids(self, text: str) -> Ids:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _chat(
-        self, messages: Sequence[Json], own: Mapping[str, Any], *, answered: bool = False
-    ) -> str:
-        plain = [{key: message[key] for key in ("role", "content")} for message in messages]
+    def _chat(self, messages: Sequence[Json], own: Mapping[str, Any], **more: Any) -> str:
+        keys = ("role", "content", "tool_calls")
+        plain = [{key: each[key] for key in keys if key in each} for each in messages]
         try:
-            return self._template.chat(plain, answered=answered, variables=own)
+            return self._template.chat(plain, variables=own, **more)
         except TemplateProblem as problem:
             raise UsageError(
                 f"{problem}, whose roles are {[message['role'] for message in plain]}",
@@ -214,11 +218,11 @@ class Encoder:
 
 def identity(documents: Sequence[Ids], prompts: Sequence[Ids], tasks: Sequence[Task]) -> str:
     """Hash all questions, as token ids; records with different hashes are not comparable."""
-    # The template's variables are in the token ids already.
+    # The template's variables are in the token ids already, and a chance level asks nothing.
+    unasked = {"chat_template_kwargs", "chance"}
     questions = [
         task.model_dump(
-            mode="json",
-            exclude={"chat_template_kwargs", "prompt" if task.prompt is None else "messages"},
+            mode="json", exclude=unasked | {"prompt" if task.prompt is None else "messages"}
         )
         for task in tasks
     ]

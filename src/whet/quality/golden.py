@@ -24,9 +24,9 @@ import numpy as np
 
 from whet.client import Failure
 from whet.core.errors import MeasurementError, StorageError, UsageError
+from whet.core.outside import read_json
 from whet.core.records.codec import decode
 from whet.core.records.quality_checks import GoldenProbe, GoldenProbes, GoldenToken
-from whet.core.store import read_json
 from whet.quality.asking import (
     ModelEndpoint,
     ask,

@@ -16,6 +16,7 @@ from typing import Any, Final
 from whet.checkpoint import load_tokenizer
 from whet.client import Endpoint
 from whet.core.errors import MeasurementError, UsageError
+from whet.core.outside import json_value, read_text
 from whet.core.records.quality import TaskAnswer, TaskScore
 from whet.core.redact import redact
 from whet.quality.answers import score_task
@@ -101,12 +102,12 @@ def read_output(folder: Path, task: str) -> dict[str, dict[str, float]]:
     values: dict[str, dict[str, float]] = {}
     try:
         (file,) = folder.rglob("results_*.json")
-        results = json.loads(file.read_text(encoding="utf-8"))
+        results = json_value(read_text(file))
         for member in results["n-samples"]:
             log = file.with_name(f"samples_{member}_{file.stem.removeprefix('results_')}.jsonl")
             # Not splitlines: an answer may hold one of Unicode's other line ends.
-            lines = log.read_text(encoding="utf-8").split("\n")
-            samples = [json.loads(line) for line in lines if line]
+            lines = read_text(log).split("\n")
+            samples = [json_value(line) for line in lines if line]
             if results["configs"][member].get("output_type") != "generate_until":
                 _require_likelihoods(member, samples)
             better = results["higher_is_better"].get(member) or {}

@@ -34,8 +34,8 @@ PROBES: Final = (
 """Texts that tokenizers are known to split differently."""
 
 
-_FIELDS: Final = {"/tokenize": ("tokens",), "/detokenize": ("prompt", "content", "text")}
-"""The field of a reply: of vLLM, llama-server, and SGLang, which leaves specials out."""
+_FIELDS: Final = {"/tokenize": ("tokens",), "/detokenize": ("prompt", "text")}
+"""The field of a reply: of vLLM, and of SGLang, which leaves specials out."""
 
 Ids = list[int]
 Body = Mapping[str, Any]
@@ -113,13 +113,12 @@ def token_identity(
     server = _Server(url=server_url, model=model, tokenizer=load_tokenizer(tokenizer_folder))
     every = [*PROBES, *texts]
     ids = [server.encode(text) for text in every]
-    bodies = [{"tokens": each, "skip_special_tokens": False} for each in ids]
+    texts_sent = [{"prompt": text, "add_special_tokens": True} for text in every]
+    ids_sent = [{"tokens": each, "skip_special_tokens": False} for each in ids]
     decoded = [str(server.tokenizer.decode(each)) for each in ids]
     parts = [
-        server.compare(
-            "/tokenize", list(map(_to_read, every)), ids, "a text is read as other tokens"
-        ),
-        server.compare("/detokenize", bodies, decoded, "token ids are written as other text"),
+        server.compare("/tokenize", texts_sent, ids, "a text is read as other tokens"),
+        server.compare("/detokenize", ids_sent, decoded, "token ids are written as other text"),
         _compare_chats(server, chats, variables or {}),
     ]
     gaps = dict.fromkeys(gap for _, gap in parts if gap is not None)
@@ -128,12 +127,6 @@ def token_identity(
         problems=tuple(problem for problems, _ in parts for problem in problems),
         missing="; ".join(gaps) or None,
     )
-
-
-def _to_read(text: str) -> dict[str, Any]:
-    """The request of a text's ids, in vLLM's words and in llama-server's."""
-    vllm = {"prompt": text, "add_special_tokens": True}
-    return {**vllm, "content": text, "add_special": True, "parse_special": True}
 
 
 def _compare_chats(

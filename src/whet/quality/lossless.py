@@ -267,10 +267,7 @@ def _judge_acceptance(accepted: int | None, drafted: int | None) -> Finding:
             "tokenizer or other training, and speculation only costs time"
         )
     if share.value < NEVER_ACCEPTED:
-        return (
-            "unknown",
-            f"{result}, too few drafts to distinguish that from zero; give more prompts",
-        )
+        return "unknown", f"{result}, too few drafts to show that it is not zero; give more prompts"
     return "pass", result
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whet.core.errors import UsageError
-from whet.core.protocols import Progress
+from whet.core.protocols import Observer, Silent
 from whet.core.records.quality import QualityRecord
 from whet.core.records.summary import Estimate
 from whet.core.spec import QualitySpec
@@ -20,7 +20,7 @@ from whet.quality.answers import (
     score_tasks,
     tasks_at_chance,
 )
-from whet.quality.asking import ModelEndpoint, part_of
+from whet.quality.asking import ModelEndpoint
 from whet.quality.checks import Checks, QualityPlan, Questions
 from whet.quality.data import Encoder, Ids, Task, identity, load_documents, load_tasks
 from whet.quality.likelihood import Likelihood, measure_likelihood
@@ -38,7 +38,7 @@ class Measured:
 
 
 def measure_quality(
-    server_url: str, model: str, plan: QualityPlan, *, progress: Progress | None = None
+    server_url: str, model: str, plan: QualityPlan, *, observer: Observer | None = None
 ) -> Measured:
     """Measure likelihoods and answers of the server at ``server_url``, and judge them.
 
@@ -55,23 +55,24 @@ def measure_quality(
         counter_names=plan.counter_names,
         dialect=plan.dialect,
     )
-    checks = Checks(endpoint=endpoint, plan=plan, questions=questions)
-    total = len(questions.documents) + len(questions.tasks)
-    with checks.timed("likelihood"):
+    checks = Checks(
+        endpoint=endpoint, plan=plan, questions=questions, observer=observer or Silent()
+    )
+    with checks.timed("likelihood") as progress:
         likelihood = measure_likelihood(
             endpoint,
             questions.documents,
             vocab_size=questions.vocab_size,
             top_k=plan.spec.top_logprobs if plan.arrays else 0,
-            progress=part_of(progress, 0, total),
+            progress=progress,
         )
-    with checks.timed("tasks"):
+    with checks.timed("tasks") as progress:
         answers = answer_tasks(
             endpoint,
             questions.tasks,
             questions.prompts,
             thinking=questions.thinking,
-            progress=part_of(progress, len(questions.documents), total),
+            progress=progress,
         )
     checks.run(likelihood)
     record = replace(_record(checks, likelihood, answers), seconds=time.monotonic() - started)
@@ -141,6 +142,7 @@ def _record(results: Checks, likelihood: Likelihood, answers: Answers) -> Qualit
         identity=results.identity,
         lossless=results.lossless,
         parts=tuple(results.parts.items()),
+        built_in_text=plan.built_in_text,
     )
     findings = _findings(
         measured,

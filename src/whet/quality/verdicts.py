@@ -174,7 +174,7 @@ def _rows(findings: Findings) -> list[_Row]:
     usable = _usable(findings)
     before = findings.baseline
     shapes = [] if before is None else _shape_rows(findings.answers, before.answers)
-    return [*_task_rows(usable), *_pooled_row(_right_or_wrong(usable)), *shapes]
+    return [*_task_rows(usable), *_pooled_row(usable), *shapes]
 
 
 def _usable(findings: Findings) -> list[TaskScore]:
@@ -190,12 +190,8 @@ def _task_rows(tasks: Sequence[TaskScore]) -> list[_Row]:
     ]
 
 
-def _right_or_wrong(tasks: Sequence[TaskScore]) -> list[TaskScore]:
-    """Return the paired tasks without grades, whose questions can be counted together."""
-    return [score for score in tasks if score.p_value is not None and not score.graded]
-
-
-def _pooled_row(scores: Sequence[TaskScore]) -> list[_Row]:
+def _pooled_row(tasks: Sequence[TaskScore]) -> list[_Row]:
+    scores = [score for score in tasks if score.p_value is not None and not score.graded]
     if len(scores) < 2:
         return []
     lost, gained = (sum(getattr(s, side) or 0 for s in scores) for side in ("lost", "gained"))

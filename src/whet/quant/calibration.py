@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from whet.checkpoint.chat import ChatTemplate, TemplateProblem, sent_at
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.records.model import ModelFacts
 from whet.core.records.quant import CalibrationFacts
+from whet.core.records.summary import Estimate
 from whet.core.spec import RecipeSpec
 from whet.requests import (
     BLANK,
@@ -29,12 +30,18 @@ from whet.requests import (
     media,
     plain_messages,
 )
+from whet.requests.sample import conversation_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _FORMS: Final = "JSONL rows with messages, text or prompt, or a request log"
 _MIN_TOKENS: Final = 2
+_HELD_OUT: Final = 0.2
+"""Share of the conversations that judge where their text calibrates, too."""
+
+Among = Callable[[LoggedRequest], bool]
+"""Which requests may be sampled."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,29 +52,67 @@ class Calibration:
     facts: CalibrationFacts
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judge:
+    """The text that chooses between methods, and the statistics that it is read with.
+
+    ``mean`` returns Σ value ÷ Σ tokens of (Σ value, tokens) per document, with its interval.
+    """
+
+    text: Path
+    mean: Callable[[Sequence[tuple[float, int]]], Estimate]
+
+
+def conversation_key(request: LoggedRequest) -> bytes:
+    """Return a hash that all requests of a conversation share, in whichever file they are."""
+    key = conversation_of(request)
+    return hashlib.blake2b(key.encode() if isinstance(key, str) else key, digest_size=16).digest()
+
+
+def held_out(text: Path, *, calibrates: bool) -> frozenset[bytes]:
+    """Return the conversations of ``text`` that judge: a fifth, by hash, where it calibrates."""
+    keys = sorted({*map(conversation_key, filter(_has_text, LogReader(text, documents=True)))})
+    return frozenset(keys[: max(1, round(_HELD_OUT * len(keys)))] if calibrates else keys)
+
+
 def load_calibration(
-    path: Path, tokenizer_path: Path, *, samples: int, max_tokens: int, seed: int
+    path: Path,
+    tokenizer_path: Path,
+    *,
+    samples: int,
+    max_tokens: int,
+    seed: int,
+    among: Among | None = None,
 ) -> Calibration:
     """Up to ``samples`` documents of ``path``, sampled by ``seed``, in the file's order.
 
     A longer document is cut to its first token and a window sampled by the same seed: chats that
     share a long system prompt would otherwise all become that prompt. An incomplete last line, as
     in a log that is still written, is skipped with a warning. ``UsageError`` where the file cannot
-    be read, has no usable text, or has over 1% of broken lines.
+    be read, has no usable text (``among`` its requests), or has over 1% of broken lines.
     """
     sha256 = calibration_sha256(path)
     dice = random.Random(seed)
     reader = LogReader(path, documents=True)
-    available = sum(map(_has_text, reader))
+
+    def usable(request: LoggedRequest) -> bool:
+        return _has_text(request) and (among is None or among(request))
+
+    available = sum(map(usable, reader))
     reader.refuse_textless()
     chosen = set(range(available))
     if available > samples:
         chosen = set(dice.sample(range(available), samples))
-    usable = enumerate(filter(_has_text, reader))
-    sampled = [request for index, request in usable if index in chosen]
+    numbered = enumerate(filter(usable, reader))
+    sampled = [request for index, request in numbered if index in chosen]
     tokenizer = load_tokenizer(tokenizer_path)
     cut = (_cut(ids, max_tokens, dice) for ids in _tokenize(sampled, tokenizer))
     ids = tuple(sample for sample in cut if len(sample) >= _MIN_TOKENS)
+    if not ids and among is not None:
+        raise UsageError(
+            f"{path} has no conversation beside those that method auto chooses by",
+            fix="give more text, or name the method",
+        )
     if not ids:
         raise UsageError(f"the calibration file {path} has no usable text", fix=f"give {_FORMS}")
     facts = CalibrationFacts(
@@ -82,7 +127,9 @@ def load_calibration(
     return Calibration(ids=ids, facts=facts)
 
 
-def load_for(recipe: RecipeSpec, facts: ModelFacts, path: Path) -> Calibration:
+def load_for(
+    recipe: RecipeSpec, facts: ModelFacts, path: Path, among: Among | None = None
+) -> Calibration:
     """Return the samples of a recipe, none longer than the model's longest sequence."""
     spec = recipe.calibration
     calibration = load_calibration(
@@ -91,6 +138,7 @@ def load_for(recipe: RecipeSpec, facts: ModelFacts, path: Path) -> Calibration:
         samples=spec.samples,
         max_tokens=min(spec.max_tokens, facts.max_position),
         seed=spec.seed,
+        among=among,
     )
     if (largest := max(map(max, calibration.ids))) >= facts.vocab_size:
         raise CheckpointError(
@@ -186,6 +234,7 @@ def _cut(ids: Sequence[int], max_tokens: int, dice: random.Random) -> tuple[int,
 def _warnings(reader: LogReader, sampled: Sequence[LoggedRequest], *, chats: bool) -> Iterator[str]:
     if not chats and any(request.messages for request in sampled):
         yield "the tokenizer has no chat template: scales are fitted on chats as plain text"
+    yield from reader.check.doubts()
     for each in reader.left_out():
         if each.reason == INCOMPLETE:
             yield f"the last line ({each.first}) is incomplete; all other lines were read"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import QuantizationError, WhetError
+from whet.core.outside import json_value, read_bytes, read_json
 from whet.core.records.codec import decode
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
-from whet.core.store import read_json, translate_disk_errors, write_json
+from whet.core.store import translate_disk_errors, write_json
 from whet.quant.calibration import calibration_sha256
 
 RECORD: Final = "whet_quantization.json"
@@ -24,11 +24,15 @@ _REPLACED: Final = {"config.json", RECORD}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheKey:
-    """Everything that decides what a checkpoint holds. Equal keys give equal checkpoints."""
+    """Everything that decides what a checkpoint holds. Equal keys give equal checkpoints.
+
+    ``heldout_sha256`` is of the text that chose the method, None where the recipe names it.
+    """
 
     source_weights_sha256: str
     recipe: RecipeSpec
     calibration_sha256: str
+    heldout_sha256: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +49,16 @@ class CheckpointRecord:
         return [name for name, size in self.files.items() if sizes[name] != size]
 
 
-def cache_key(source_weights_sha256: str, recipe: RecipeSpec, calibration: Path) -> CacheKey:
-    """The key; it has the content of the calibration file, not its path."""
+def cache_key(
+    source_weights_sha256: str, recipe: RecipeSpec, calibration: Path, heldout: Path | None
+) -> CacheKey:
+    """The key; it has the content of the files, not their paths."""
     text = recipe.calibration.model_copy(update={"source": None})
     return CacheKey(
         source_weights_sha256=source_weights_sha256,
         recipe=recipe.model_copy(update={"calibration": text}),
         calibration_sha256=calibration_sha256(calibration),
+        heldout_sha256=None if heldout is None else calibration_sha256(heldout),
     )
 
 
@@ -111,6 +118,6 @@ def copy_beside(source: Path, folder: Path) -> None:
 
 def write_config(source: Path, folder: Path, quantization: Mapping[str, Any]) -> None:
     """config.json of the source with ``quantization_config`` added, nothing else changed."""
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config = json_value(read_bytes(source / "config.json"))
     config["quantization_config"] = dict(quantization)
     write_json(folder / "config.json", config)

@@ -26,7 +26,7 @@ from whet.core.staging import require_space, staged
 from whet.core.torch_device import pick_device
 from whet.quant import awq, gptq, smoothquant
 from whet.quant.architecture import Architecture, linear_dtype
-from whet.quant.calibration import Calibration, load_for
+from whet.quant.calibration import Among, Calibration, load_for
 from whet.quant.checkpoint_record import CacheKey, copy_beside, write_config, write_record
 from whet.quant.fold import LinearScales
 from whet.quant.gram import float32_products
@@ -258,6 +258,7 @@ def run_pass(
     keys: Mapping[str, tuple[Path, CacheKey]],
     *,
     calibration: Path,
+    among: Among | None = None,
     progress: Progress,
     device: str | None,
 ) -> dict[str, Outcome]:
@@ -265,7 +266,7 @@ def run_pass(
 
     Raises errors that concern all of them: the source, the calibration text, the device.
     """
-    model = _read_model(facts, pick_device(device))
+    model = read_model(facts, device)
     timer = PhaseTimer(model.device)
     outcomes: dict[str, Outcome] = {}
     jobs: dict[str, RecipeJob] = {}
@@ -289,8 +290,8 @@ def run_pass(
         with timer.phase("calibrate"):
             # Recipes that share a pass share their calibration samples.
             recipe = next((job.recipe for job in jobs.values() if job.needs_inputs), None)
-            samples = None if recipe is None else load_for(recipe, facts, calibration)
-        stream = None if samples is None else _open_stream(samples, model, timer)
+            samples = None if recipe is None else load_for(recipe, facts, calibration, among)
+        stream = None if samples is None else open_stream(samples, model, timer)
         prefixes = model.architecture.prefixes
         for tensor_name in model.reader.headers:
             if not tensor_name.startswith(prefixes):
@@ -306,7 +307,8 @@ def run_pass(
     return outcomes
 
 
-def _read_model(facts: ModelFacts, device: torch.device) -> SourceModel:
+def read_model(facts: ModelFacts, device: str | None) -> SourceModel:
+    """Read the headers; ``QuantizationError`` where the architecture cannot be quantized."""
     source = read_source(Path(facts.path))
     reader = TensorReader(source.folder)
     if facts.tied_embeddings:  # engines leave a stored head out, and so does the copy
@@ -318,11 +320,11 @@ def _read_model(facts: ModelFacts, device: torch.device) -> SourceModel:
         facts=facts,
         architecture=source.architecture,
         dtype=getattr(torch, FLOATS[linear_dtype(source.headers, source.architecture.linears)]),
-        device=device,
+        device=pick_device(device),
     )
 
 
-def _open_stream(samples: Calibration, model: SourceModel, timer: PhaseTimer) -> LayerStream:
+def open_stream(samples: Calibration, model: SourceModel, timer: PhaseTimer) -> LayerStream:
     """The stream of hidden states, which begins with the embeddings of the samples."""
     with timer.phase("read"):
         stream = LayerStream(model.reader.folder, samples.ids, model.architecture, model.device)

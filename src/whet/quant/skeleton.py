@@ -49,13 +49,13 @@ class Skeleton:
                 fix="round to nearest instead (--method rtn)",
             )
         try:
-            self._model = _build(source, dtype)
-            self.dtype: torch.dtype = self._model.dtype
-            self.decoder: Any = self._model.get_decoder()
-            self.embedding: Any = self._model.get_input_embeddings()
-            self._mapping: Any = get_model_conversion_mapping(self._model)
-            self._tensors = self._model.state_dict()
-            self._paths = {id(each): name for name, each in self._model.named_modules()}
+            self.model = _build(source, dtype)
+            self.dtype: torch.dtype = self.model.dtype
+            self.decoder: Any = self.model.get_decoder()
+            self.embedding: Any = self.model.get_input_embeddings()
+            self._mapping: Any = get_model_conversion_mapping(self.model)
+            self._tensors = self.model.state_dict()
+            self._paths = {id(each): name for name, each in self.model.named_modules()}
             _ = self.decoder.layers
         except FAULTS as error:
             raise QuantizationError(
@@ -76,7 +76,7 @@ class Skeleton:
             module.to_empty(device=device)
             for name in tables:
                 getattr(module, name).fill_(torch.nan)
-            self._model._init_weights(module)
+            self.model._init_weights(module)
             if any(bool(table.isnan().any()) for table in module.buffers()):
                 raise QuantizationError(
                     f"transformers leaves {type(module).__name__} without values",
@@ -87,13 +87,13 @@ class Skeleton:
         """The model's name for a tensor of the checkpoint."""
         from transformers.core_model_loading import rename_source_key
 
-        prefix, rules = self._model.base_model_prefix, self._rules
+        prefix, rules = self.model.base_model_prefix, self._rules
         return rename_source_key(tensor, rules[0], rules[1], prefix, self._tensors)[0]
 
     def module(self, linear: str) -> nn.Module:
         """The module that has the weights of the checkpoint's ``linear``, alone or among others."""
         name = self.name_of(f"{linear}.weight")
-        module: nn.Module = self._model.get_submodule(name.removesuffix(".weight"))
+        module: nn.Module = self.model.get_submodule(name.removesuffix(".weight"))
         return module
 
     def embedding_of(self, tensors: Iterable[str]) -> str:
@@ -120,7 +120,7 @@ class Skeleton:
         config = LoadStateDictConfig(
             dtype=self.dtype, device_map={"": device}, weight_mapping=self._mapping
         )
-        info, _ = convert_and_load_state_dict_in_model(self._model, dict(tensors), config)
+        info, _ = convert_and_load_state_dict_in_model(self.model, dict(tensors), config)
         path = f"{self._paths[id(layer)]}."
         for name in sorted(name for name in info.missing_keys if name.startswith(path)):
             return f"the checkpoint has no {name}"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from whet.checkpoint.headers import TensorHeader
+from whet.checkpoint.shards import TensorReader
 from whet.core.errors import QuantizationError
 from whet.quant.architecture import CACHED, Architecture
 from whet.quant.gram import InputMeter, InputStats
@@ -22,7 +23,6 @@ from whet.quant.skeleton import FAULTS, METER, ExpertsMeter, Skeleton, words_of
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
 _MIXTURE: Final = 4  # as many tokens a batch, as each expert sees few of them
 _COMPARED_SAMPLES: Final = 8
-_TRIAL_TOKENS: Final = 8
 _TINY: Final = torch.finfo(torch.float32).tiny
 
 
@@ -129,10 +129,8 @@ class LayerStream:
 
         @torch.no_grad()
         def output_change(changed: Mapping[str, Tensor]) -> float:
-            other = self._load(prefix, index, {**tensors, **changed})
             batch = replace(inputs)
-            self._advance([batch], index, other, _CacheMeter(), _Meters(units={}))
-            other.to("meta")
+            self.advance(index, {**tensors, **changed}, [batch])
             output = middle.head(_COMPARED_SAMPLES).real()
             change = (batch.real() - output).square_().sum(dim=1)
             return float((change / output.square_().sum(dim=1).clamp_(min=_TINY)).mean())
@@ -168,6 +166,50 @@ class LayerStream:
                 if not meter.tokens:
                     raise self._refusal(f"nothing enters {prefix}{unit}")
 
+    @torch.no_grad()
+    def advance(
+        self, index: int, tensors: Mapping[str, Tensor], batches: Sequence[_Batch] | None = None
+    ) -> None:
+        """Run layer ``index`` with these weights, by default on all batches; measure nothing."""
+        layer = self._load(self._architecture.prefixes[index], index, tensors)
+        self._advance(batches or self._batches, index, layer, _CacheMeter(), _Meters(units={}))
+        layer.to("meta")
+
+    def states(self) -> Iterator[Tensor]:
+        """Yield the hidden states [T, D] of each sample, the shortest first, without padding."""
+        lengths = iter(sorted(map(len, self._ids)))
+        for batch in self._batches:
+            for hidden in batch.hidden:
+                yield hidden[: next(lengths)]
+
+    def load_head(self, reader: TensorReader) -> None:
+        """Load what follows the layers; a head that is missing is the embedding."""
+        stem = self._architecture.prefixes[0].partition("layers.")[0]
+        outside = [name for name in reader.headers if "layers." not in name]
+        names = [name for name in outside if "lm_head." in name or name.startswith(stem)]
+        tensors = {name: reader.read(name, self._device) for name in names}
+        embedding, head = self.skeleton.embedding, self.skeleton.model.get_output_embeddings()
+        with self._translated("the head"):
+            self.skeleton.load(tensors, embedding, self._device)
+            if head.weight.is_meta:
+                head.weight = embedding.weight
+
+    @torch.no_grad()
+    def log_probabilities(self, hidden: Tensor) -> Tensor:
+        """The float32 log-probabilities [T, V] of ``hidden`` [T, D], as it leaves the last layer.
+
+        The model's own forward scales and caps its logits.
+        """
+        inputs = hidden.unsqueeze(0)
+        before = [_SkippedLayer() for _ in self._layers[1:]]
+        self._decoder.layers = nn.ModuleList([*before, _SkippedLayer(inputs)])
+        try:
+            with self._translated("the head"):
+                logits: Tensor = self.skeleton.model(inputs_embeds=inputs, use_cache=False).logits
+        finally:
+            self._decoder.layers = self._layers
+        return logits.squeeze(0).float().log_softmax(dim=-1)
+
     @contextmanager
     def _metered(self, layer: nn.Module, index: int) -> Iterator[_Meters]:
         """Meters on the input of each unit, inside the block."""
@@ -179,10 +221,8 @@ class LayerStream:
             if unit.expert is not None:
                 of_expert[unit.expert, unit.name.rpartition(".")[2]] = meters.units[unit.name]
                 continue
-            try:
+            with self._translated("a layer"):
                 linear = self.skeleton.module(prefix + unit.linears[0])
-            except AttributeError as error:
-                raise self._refusal(words_of(error)) from error
             hooks.append(linear.register_forward_pre_hook(partial(_observe, meters, unit.name)))
         module = next((each for each in layer.modules() if hasattr(each, "_apply_gate")), None)
         if module is not None:
@@ -200,6 +240,15 @@ class LayerStream:
             if module is not None:
                 delattr(module, METER)
 
+    @contextmanager
+    def _translated(self, part: str) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except FAULTS as error:
+            raise self._refusal(words_of(error), part) from error
+
     def _load(self, prefix: str, index: int, tensors: Mapping[str, Tensor]) -> nn.Module:
         layer: nn.Module = self._layers[index]
         problem = self.skeleton.load(
@@ -209,10 +258,10 @@ class LayerStream:
             raise self._refusal(problem)
         return layer.eval()
 
-    def _refusal(self, why: str) -> QuantizationError:
+    def _refusal(self, why: str, part: str = "a layer") -> QuantizationError:
         return QuantizationError(
-            f"transformers cannot run a layer of {self._architecture.model_type!r} alone ({why})",
-            fix="round to nearest instead (--method rtn)",
+            f"transformers cannot run {part} of {self._architecture.model_type!r} alone ({why})",
+            fix="round to nearest instead (--method rtn), or in place of auto name the method",
         )
 
     def _advance(
@@ -241,13 +290,10 @@ class LayerStream:
 
     def _output(self, measured: _MeasuredLayer) -> Tensor:
         try:
-            self._decoder(inputs_embeds=measured.hidden, use_cache=False)
+            with self._translated("a layer"):
+                self._decoder(inputs_embeds=measured.hidden, use_cache=False)
         except _LayerOutput as output:
             return output.hidden
-        except torch.OutOfMemoryError:
-            raise
-        except FAULTS as error:
-            raise self._refusal(words_of(error)) from error
         raise AssertionError("the model did not run its last layer")
 
 
@@ -260,10 +306,14 @@ class _LayerOutput(Exception):
 
 
 class _SkippedLayer(nn.Module):
-    """Replaces a layer before the measured one."""
+    """Replaces a layer that is not to run, by ``output`` where it is given."""
+
+    def __init__(self, output: Tensor | None = None) -> None:
+        super().__init__()
+        self.output = output
 
     def forward(self, hidden: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
-        return hidden
+        return hidden if self.output is None else self.output
 
 
 class _MeasuredLayer(nn.Module):
@@ -348,15 +398,3 @@ def batch_by_length(ids: Sequence[Sequence[int]], budget: int) -> list[list[Sequ
         else:
             batches.append([sample])
     return batches
-
-
-def trial_problem(
-    source: Path, architecture: Architecture, headers: Mapping[str, TensorHeader]
-) -> str | None:
-    """Return why layers of a checkpoint cannot be run one by one, or None; no weight is read."""
-    try:
-        ids = [[0] * _TRIAL_TOKENS]
-        LayerStream(source, ids, architecture, torch.device("meta")).try_layers(headers)
-    except QuantizationError as error:
-        return str(error.args[0])
-    return None

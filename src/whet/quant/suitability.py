@@ -21,10 +21,12 @@ from whet.quant.architecture import (
     require_groups,
 )
 
-FOLDING: Final = ("awq", "smoothquant")
+FOLDING: Final = ("awq", "smoothquant", "auto")
 """Methods that move scales into the layer before."""
 _SIMPLE: Final = (("FP8_DYNAMIC", 128), ("W4A16", 128), ("W4A16", 64), ("W4A16", 32))
 """Schemes and group sizes that rounding to nearest makes, the first that work are proposed."""
+_TRIAL: Final = ((0,) * 8,)
+"""Token ids that a layer of each kind is tried with."""
 
 
 class Source:
@@ -44,9 +46,16 @@ class Source:
     @cached_property
     def unmeasured(self) -> str | None:
         """Why the inputs of its layers cannot be measured; a layer of each kind is tried."""
-        from whet.quant.stream import trial_problem  # torch takes seconds
+        import torch  # takes seconds
 
-        return trial_problem(self.folder, self.architecture, self.headers)
+        from whet.quant.stream import LayerStream
+
+        try:
+            stream = LayerStream(self.folder, _TRIAL, self.architecture, torch.device("meta"))
+            stream.try_layers(self.headers)
+        except QuantizationError as error:
+            return str(error.args[0])
+        return None
 
     def refusal(self, recipe: RecipeSpec) -> str | None:
         """Why ``recipe`` cannot be made of it."""
@@ -143,7 +152,7 @@ def _is_quantized(folder: Path) -> bool:
 
 def _working(source: Source, recipe: RecipeSpec) -> Iterator[RecipeSpec]:
     """The recipe by GPTQ or with smaller groups; else round to nearest, one for each scheme."""
-    if recipe.method == "awq":
+    if recipe.method in ("awq", "auto"):
         other = recipe.model_copy(update={"method": "gptq"})
         if source.refusal(other) is None:
             yield other

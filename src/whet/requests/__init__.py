@@ -1,13 +1,14 @@
-"""Logs of requests: OpenAI-style JSON lines, ShareGPT conversations, and plain prompts."""
+"""Logs of requests: one record, the reader of every form of log, and the checks over all rows."""
 
 from whet.requests.checks import count_doubt
-from whet.requests.files import BLANK, INCOMPLETE, check_file, open_log
+from whet.requests.files import BLANK, INCOMPLETE
 from whet.requests.reader import LogReader, only_model
 from whet.requests.records import (
     LeftOut,
     LoggedRequest,
     describe_left_out,
     document_text,
+    finding,
     media,
     part_text,
     plain_messages,
@@ -19,13 +20,12 @@ __all__ = [
     "LeftOut",
     "LogReader",
     "LoggedRequest",
-    "check_file",
     "count_doubt",
     "describe_left_out",
     "document_text",
+    "finding",
     "media",
     "only_model",
-    "open_log",
     "part_text",
     "plain_messages",
 ]

@@ -1,7 +1,8 @@
-"""JSON values of a log on disk: plain, gzip, xz or zstd, read as a stream."""
+"""JSON values or table rows of a log on disk: plain, gzip, xz or zstd, read as a stream."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -24,6 +25,7 @@ NOT_UTF8: Final = "not UTF-8"
 TOO_LONG: Final = f"longer than {human_bytes(MAX_LINE_BYTES)}"
 DAMAGED: Final = "a file that is damaged or ends early"
 OTHER_FILE: Final = "not a log"
+UNEVEN: Final = "a row that has not the cells of the header"
 
 _BOM: Final = b"\xef\xbb\xbf"
 _GZIP: Final = b"\x1f\x8b"
@@ -31,9 +33,17 @@ _XZ: Final = b"\xfd7zX"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _LFS: Final = (b"version https://git-lfs", "is a git-LFS pointer, not the log; run: git lfs pull")
 _UTF16: Final = "is in UTF-16; convert it with: iconv -f UTF-16 -t UTF-8"
-_FOREIGN: Final = (_LFS, (b"\xff\xfe", _UTF16), (b"\xfe\xff", _UTF16))
+_PARQUET: Final = "is Parquet; write it as JSON lines, such as with pandas.DataFrame.to_json"
+_FOREIGN: Final = (
+    _LFS, (b"\xff\xfe", _UTF16), (b"\xfe\xff", _UTF16), (b"PAR1", _PARQUET),
+    (b"PK\x03\x04", "is a zip archive; unpack it and give the folder"),
+)  # fmt: skip
+_VLLM_LOG: Final = re.compile(rb"Received request \S+: (prompt|params): ")
 _LINES: Final = frozenset({".jsonl", ".ndjson"})
-_LOGS: Final = _LINES | {".json"}
+_LOGS: Final = _LINES | {".json", ".csv", ".tsv"}
+_CELL: Final = r'"?[\w .#@()/-]+"?'
+_HEADER: Final = re.compile(rf"{_CELL}(?:[,;\t]{_CELL})+")
+csv.field_size_limit(MAX_LINE_BYTES)
 _SEPARATOR: Final = re.compile(r"[\s,\]]*")
 
 LeaveOut = Callable[[str, str], None]
@@ -50,6 +60,11 @@ def check_file(path: Path) -> None:
     for magic, problem in _FOREIGN:
         if head is not None and head.startswith(magic):
             raise UsageError(f"{path} {problem}")
+    if head is not None and not head.startswith((b"{", b"[")) and _VLLM_LOG.search(head):
+        raise UsageError(
+            f"{path} is the text log of vLLM, which has no answers and often no prompts",
+            fix="log requests and responses as JSON lines in the gateway or the client",
+        )
 
 
 def folder_logs(folder: Path, leave_out: LeaveOut) -> Iterator[Path]:
@@ -65,15 +80,12 @@ def folder_logs(folder: Path, leave_out: LeaveOut) -> Iterator[Path]:
 
 
 def read_items(path: Path, name: str, leave_out: LeaveOut) -> Iterator[Item]:
-    """The JSON value of each line, or of each item of an array; bad ones are left out."""
-    is_document = _is_document(path)
+    """The JSON value of each line, item of an array or table row; bad ones are left out."""
+    read = _reader_of(path)
     with open_log(path) as file:
         try:
-            if is_document:
-                yield from _document(file, name, leave_out)
-            else:
-                yield from _lines(file, name, leave_out)
-        except (EOFError, lzma.LZMAError, zlib.error, OSError):
+            yield from read(file, name, leave_out)
+        except (EOFError, lzma.LZMAError, zlib.error, OSError, csv.Error):
             leave_out(DAMAGED, name)
         except UnicodeDecodeError:
             leave_out(NOT_UTF8, name)
@@ -148,16 +160,36 @@ def _escapes_surrogate(data: bytes) -> bool:
     return b"\\ud" in data or b"\\uD" in data
 
 
-def _is_document(path: Path) -> bool:
-    """Whether the file is one JSON value over several lines, not one value per line."""
-    if _LINES.intersection(path.suffixes):
-        return False
+def _table(file: IO[bytes], name: str, leave_out: LeaveOut) -> Iterator[Item]:
+    """The rows of a CSV file, each an object of the cells that are not empty."""
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    before, header = next((n, line) for n, line in enumerate(text, 1) if line.strip())
+    delimiter = max(",;\t", key=header.count)
+    names = [cell.strip() for cell in next(csv.reader([header], delimiter=delimiter))]
+    reader = csv.reader(text, delimiter=delimiter)
+    for cells in reader:
+        place = f"{name}:{before + reader.line_num}"
+        if not any(map(str.strip, cells)):
+            continue
+        if len(cells) != len(names):
+            leave_out(UNEVEN, place)
+            continue
+        row = zip(names, map(str.strip, cells), strict=True)
+        yield place, {key: cell for key, cell in row if cell}, False
+
+
+def _reader_of(path: Path) -> Callable[[IO[bytes], str, LeaveOut], Iterator[Item]]:
+    """Which way to read a file: lines, one JSON value over several lines, or a table."""
     head = _head(path) or b""
+    first = head.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+    if _HEADER.fullmatch(first):
+        return _table
+    if _LINES.intersection(path.suffixes):
+        return _document if first == "[" else _lines
     if head.startswith(b"["):
-        return True
-    if ".json" not in path.suffixes:
-        return False
-    return not any(map(_is_object, head.split(b"\n", 3)[:3]))
+        return _document
+    objects = any(map(_is_object, head.split(b"\n", 3)[:3]))
+    return _document if ".json" in path.suffixes and not objects else _lines
 
 
 def _is_object(line: bytes) -> bool:

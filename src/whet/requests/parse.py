@@ -1,38 +1,63 @@
-"""Requests of one JSON value of a log, checked.
+"""Requests of one JSON value or table row of a log, checked.
 
 A value holds a chat request (``messages``) or a completion (``prompt``) at its top or under
 ``request`` or ``body``, which may be JSON text; the answer is under ``response`` or its ``body``,
 or is the text of ``response``, ``completion`` or ``output``. A ShareGPT conversation is one
-request for each answer in it. Other vendors' names and blocks are read by ``vendors``.
+request for each answer in it. Rows of a trace have lengths alone. Other vendors' names and blocks
+are read by ``vendors``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from whet.requests.log_times import TIME_KEYS, Json, as_object, exact_number, nested, time_ns
-from whet.requests.records import LoggedRequest
+from whet.requests.conversations import CONVERSATIONS, alpaca, sharegpt
+from whet.requests.log_times import (
+    NESTS,
+    TIME_KEYS,
+    Json,
+    as_items,
+    as_object,
+    exact_number,
+    nested,
+    time_ns,
+)
+from whet.requests.records import (
+    BAD_MESSAGES,
+    NO_REQUEST,
+    REQUEST_LOG,
+    Broken,
+    LoggedRequest,
+    Unreadable,
+)
+from whet.requests.trace_formats import form_of, hash_ids, lengths_row
 from whet.requests.vendors import (
-    block_output,
+    GROUPS,
+    OTHER_NAMES,
+    answer_fields,
     first_count,
+    openai_body,
     openai_choice,
     openai_messages,
-    openai_tool,
+    openai_tools,
     streamed_answer,
     token_counts,
+    whole,
 )
 
-NO_REQUEST: Final = "no request in it"
 NOT_OBJECT: Final = "not a JSON object"
 BROKEN_TEXT: Final = "half a character in its text"
-BAD_MESSAGES: Final = "malformed messages"
 BAD_PROMPT: Final = "a prompt that is neither text nor token ids"
 BAD_TOOLS: Final = "malformed tools"
 FAILED: Final = "a request that failed"
+CONTINUED: Final = (
+    "a Responses request that continues another one (previous_response_id, conversation): its "
+    "earlier turns are not in the line; log them as messages"
+)
+LANGCHAIN: Final = "LangChain's serialised messages, which are not read; write role and content"
 
 _ERRORS: Final = 400
 """HTTP status codes from here on are failures."""
@@ -41,39 +66,57 @@ _NUMBERS: Final = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "seed", "n", "best_of", "min_tokens",
 )  # fmt: skip
-_SAMPLING_KEYS: Final = (
-    *_NUMBERS, "stop", "response_format", "tool_choice", "parallel_tool_calls", "reasoning_effort",
-    "documents", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-    "guided_grammar", "logit_bias", "logprobs", "top_logprobs",
+TEMPLATE_FIELDS: Final = frozenset(
+    {"documents", "chat_template", "add_generation_prompt", "continue_final_message",
+     "truncate_prompt_tokens", "add_special_tokens", "echo", "suffix"}
 )  # fmt: skip
-_PARAMETERS: Final = ("model_parameters", "optional_params", "extra_body")
-"""Objects of a line that hold the rest of its request's body."""
-_FOREIGN: Final[Mapping[str, str]] = {
-    "contents": "Gemini's contents, which are not read; convert them to messages",
-    "instructions": "the Responses form, which is not read; convert input to messages",
+"""Fields of a body that change the prompt which a server makes of it; whet renders without them."""
+_SAMPLING_KEYS: Final = (
+    *_NUMBERS, "stop", "stop_token_ids", "bad_words", "response_format", "tool_choice",
+    "parallel_tool_calls", "reasoning_effort", "structured_outputs", "guided_json", "guided_regex",
+    "guided_choice", "guided_grammar", "logit_bias", "logprobs", "top_logprobs",
+    *sorted(TEMPLATE_FIELDS),
+)  # fmt: skip
+FOREIGN: Final[Mapping[str, str]] = {
     "chat_history": "Cohere's chat_history, which is not read; convert it to messages",
-    "inputBodyJson": "Bedrock's log, which is not read; write inputBodyJson as the line",
-    "hash_ids": "a trace of lengths: whet bench --trace and whet plan read it, as JSON lines",
-    "input_length": "a trace of lengths: whet bench --trace and whet plan read it, as JSON lines",
+    "turns": "AIPerf's turns, which are not read; write a line with messages for each turn",
+    "data": "AIPerf's inputs, which are not read; convert: jq -c '.data[].payloads[]'",
+    "metrics": "AIPerf's results, which are not read; convert: jq -c '{timestamp: "
+    "(.metadata.request_start_ns / 1e6), input_length: .metrics.input_sequence_length.value, "
+    "output_length: .metrics.output_sequence_length.value}'",
+    "benchmarks": "GuideLLM's results, which are not read; convert: "
+    "jq -c '.benchmarks[].requests.successful[] | {start_time: .request_start_time, "
+    "prompt_tokens, output_tokens, prompt, output}'",
+    "resourceSpans": "OpenTelemetry spans, which are not read; write the requests as JSON lines",
+    "attributes": "OpenTelemetry spans, which are not read; write the requests as JSON lines",
+    "custom_id": "the output of a batch; its requests are in the input file of the batch",
+    "chosen": "preference pairs, which are not read; write messages and response",
 }
-"""Forms without messages, by a key that they have."""
-_ANSWERS: Final = ("response", "completion", "output", "generated_text")
+"""Forms that are not read, by a key that they have."""
+_ANSWERS: Final = (
+    "response", "completion", "output", "outputs", "result", "generated_text", "response_body",
+    "responseBody",
+)  # fmt: skip
 """Keys of an answer: a completion object, a stream of chunks, or its text."""
-_SESSION_KEYS: Final = ("session_id", "conversation_id")
-_SHAREGPT_ROLES: Final[Mapping[str, str]] = {
-    name: role
-    for role, names in {
-        "user": "human user",
-        "assistant": "gpt chatgpt bing bard assistant model function_call",
-        "system": "system",
-        "tool": "tool observation function_response",
-    }.items()
-    for name in names.split()
-}
-
-
-class Unreadable(ValueError):
-    """The value holds no request; the message is one of the reasons above."""
+_SESSION_KEYS: Final = (
+    "session_id", "conversation_id", "sessionId", "conversationId", "thread_id",
+)  # fmt: skip
+_PROMPTS: Final = ("messages", "prompt", "contents", "text_input")
+_LONG_TEXT: Final = 200
+_KNOWN: Final = frozenset(
+    {*_SAMPLING_KEYS, *_PROMPTS, *NESTS, *OTHER_NAMES, *OTHER_NAMES.values(), *GROUPS,
+     *CONVERSATIONS, "input", "text", "instruction", "history", "max_completion_tokens",
+     "chat_template_kwargs", "cache_salt", "stream", "stream_options", "stream_include_usage",
+     "user", "metadata", "store", "id", "ignore_eos", "skip_special_tokens", "priority",
+     "prompt_cache_key", "safety_identifier", "reasoning", "truncation", "include", "background",
+     "api_base", "timeout", "headers", "keep_alive", "anthropic_version", "anthropic_beta",
+     "method", "url", "path", "previous_response_id", "additionalModelRequestFields"}
+)  # fmt: skip
+"""Fields that are read, or that change neither a prompt nor the length of an answer."""
+_RESPONSES: Final = frozenset(
+    {"instructions", "max_output_tokens", "previous_response_id", "modelParameters", "output"}
+)
+"""Keys next to a text ``input`` of a chat; an embedding's has none of them."""
 
 
 def parse_item(
@@ -81,82 +124,135 @@ def parse_item(
 ) -> list[LoggedRequest]:
     """The requests of one line; ``Unreadable`` where it has none.
 
-    Of several requests the place says which (``log.jsonl:3#2``). ``check_text`` rejects prompts
-    with half a surrogate pair, which no tokenizer accepts. With ``documents``, a ``text`` is a
-    prompt, and of a ShareGPT conversation the last request is returned, which holds all turns.
+    Of several requests the place says which (``log.jsonl:3#2``). Times are read as seconds.
+    ``check_text`` rejects prompts with half a surrogate pair, which no tokenizer accepts. With
+    ``documents``, a ``text`` is a prompt, and of a ShareGPT conversation the last request is
+    returned, which holds all turns.
     """
     if not isinstance(item, dict):
-        raise Unreadable(NOT_OBJECT)
+        raise Broken(NOT_OBJECT)
+    form = form_of(item)
     levels = nested(item)
-    keys = ("messages", "prompt", "text") if documents else ("messages", "prompt")
+    keys = (*_PROMPTS, "text") if documents else _PROMPTS
     holders = [one for one in levels if any(key in one for key in keys)]
-    request = next((one for one in holders if any(map(one.get, keys))), (*holders, None)[0])
-    if request is not None and _failed(item):
+    body = next((one for one in holders if any(map(one.get, keys))), (*holders, None)[0])
+    if body is None and form != REQUEST_LOG:
+        return [lengths_row(item, place, form)]
+    body = body or _responses_body(levels)
+    if body is not None and any(map(_failed, levels)):
         raise Unreadable(FAILED)
-    if request is not None:
-        requests = _openai(levels, request, place)
-    elif "conversations" in item:
-        requests = _sharegpt(item, place)[-1 if documents else 0 :]
+    if body is not None:
+        requests = _openai(levels, body, place, form)
+    elif any(key in item for key in CONVERSATIONS):
+        requests = _conversation(item, place)[-1 if documents else 0 :]
+    elif "instruction" in item:
+        requests = _openai(levels, alpaca(item), place, form)
     else:
         raise Unreadable(_other_form(levels))
     return list(map(_check_text, requests)) if check_text else requests
+
+
+def _conversation(item: Json, place: str) -> list[LoggedRequest]:
+    """A request for each answer of a ShareGPT conversation, with what is next to its turns."""
+    system = _text(item, "system") or _text(item, "system_prompt")
+    turns = next(item[key] for key in CONVERSATIONS if key in item)
+    known: Json = {
+        "at_ns": _logged_ns([item]),
+        "model": _text(item, "model"),
+        "session": str(item.get("id") or item.get("conversation_id") or place),
+        "tools": _tools(item.get("tools")),
+        "unread": _unread(item, item),
+    }
+    return [replace(each, **known) for each in sharegpt(turns, system=system, place=place)]
+
+
+def _unread(item: Json, body: Json) -> tuple[str, ...]:
+    """Fields of a body that are not known, and long texts of the line that may be of its prompt."""
+    names = set(body) - _KNOWN if body is not item else set[str]()
+    texts = {key for key in item if len(_text(item, key) or "") >= _LONG_TEXT}
+    return tuple(sorted(names | (texts - _KNOWN - {*_ANSWERS})))
 
 
 def _failed(item: Json) -> bool:
     """Whether the line says that its request was refused or ended in an error."""
     response = as_object(item.get("response")) or {}
     rows = (item, response, as_object(response.get("body")) or {})
-    return item.get("status") == "failure" or any(
-        (first_count(each, "status_code") or 0) >= _ERRORS or as_object(each.get("error"))
-        for each in rows
+    codes = ("status_code", "status", "http_status")
+    failed = item.get("status") in ("failure", "failed", "error") or item.get("level") == "ERROR"
+    return failed or any(
+        (first_count(each, *codes) or 0) >= _ERRORS or (each.get("error") or None) for each in rows
     )
+
+
+def _responses_body(levels: Sequence[Json]) -> Json | None:
+    """The level with an ``input`` in the Responses form or in Langfuse's, not an embedding's."""
+    body = next((each for each in levels if each.get("input")), None)
+    if body is None or "instruction" in body:
+        return None
+    marks = any(not _RESPONSES.isdisjoint(each) for each in levels)
+    is_chat = bool(as_items(body["input"])) or str(levels[0].get("url")).endswith("responses")
+    return body if marks or is_chat or "output" in _answer(levels) else None
 
 
 def _other_form(levels: Sequence[Json]) -> str:
     """Why nothing is read of a line: it is of a form that is known by name, or has no request."""
-    holders = [*levels, *(inner for each in levels if (inner := as_object(each.get("input"))))]
-    if any(_are_objects(each.get("input")) and each["input"] for each in levels):
-        return _FOREIGN["instructions"]
-    names = (what for key, what in _FOREIGN.items() if any(key in each for each in holders))
+    names = (what for key, what in FOREIGN.items() if any(key in each for each in levels))
     return next(names, NO_REQUEST)
 
 
-def _openai(levels: Sequence[Json], request: Json, place: str) -> list[LoggedRequest]:
+def _openai(levels: Sequence[Json], body: Json, place: str, form: str) -> list[LoggedRequest]:
     """One request, or several where ``prompt`` is a list of several."""
-    held = (as_object(each.get(key)) for each in levels for key in _PARAMETERS)
-    for parameters in filter(None, held):
-        request = {**parameters, **request}
-    prompts, answer = _prompts(request), _answer(levels[0])
+    unread, body = _unread(levels[0], body), openai_body(levels, body)
+    if body.get("previous_response_id") or body.get("conversation"):
+        raise Unreadable(CONTINUED)
+    prompts, answer = _prompts(body), _answer(levels)
+    at_ns = _logged_ns([*levels, answer])
     known: Json = {
-        "at_ns": (at_ns := _logged_ns(levels)),
+        "form": form,
+        "at_ns": at_ns,
         "odd_time": at_ns is None and any(each.get(key) for each in levels for key in TIME_KEYS),
-        "model": _text(request, "model") or _text(levels[0], "model") or _text(answer, "model"),
+        "model": _text(body, "model") or _text(levels[0], "model") or _text(answer, "model"),
         "session": _session(levels),
-        "tools": _tools(request.get("tools", request.get("functions"))),
-        "chat_template_kwargs": as_object(request.get("chat_template_kwargs")) or {},
-        "cache_salt": _text(request, "cache_salt"),
-        "sampling": _sampling(request),
-        "max_tokens": first_count(request, "max_completion_tokens", "max_tokens"),
+        "tools": _tools(body.get("tools")),
+        "chat_template_kwargs": as_object(body.get("chat_template_kwargs")) or {},
+        "cache_salt": _text(body, "cache_salt"),
+        "tier": _text(body, "service_tier"),
+        "sampling": _sampling(body),
+        "max_tokens": first_count(body, "max_completion_tokens", "max_tokens"),
+        "hash_ids": hash_ids(levels[0]),
+        "unread": unread,
     }
     if len(prompts) > 1:
         return [
-            LoggedRequest(place=f"{place}#{i + 1}", **known, **prompt, **_output(answer, i))
+            LoggedRequest(place=f"{place}#{i + 1}", **known, **prompt, **answer_fields(answer, i))
             for i, prompt in enumerate(prompts)
         ]
     known["prompt_tokens"], known["output_tokens"] = token_counts(answer, levels)
-    output = _output(answer, 0) or _plain_output(levels[0])
-    return [LoggedRequest(place=place, **known, **prompts[0], **output)]
+    if form != REQUEST_LOG:
+        known["prompt_tokens"] = whole(levels[0].get("input_length"))
+        known["output_tokens"] = whole(levels[0].get("output_length"))
+    output = answer_fields(answer, 0) or _plain_output(levels)
+    request = LoggedRequest(place=place, **known, **prompts[0], **output)
+    return [_with_last_answer(request)]
 
 
-def _sampling(request: Json) -> Json:
+def _with_last_answer(request: LoggedRequest) -> LoggedRequest:
+    """The request with its last message as the answer, in a log that has no other one."""
+    messages = request.messages or ()
+    last = messages[-1] if len(messages) > 1 else {}
+    has_answer = request.output or request.reasoning or request.tool_calls
+    continues = request.sampling.get("continue_final_message")
+    if has_answer or continues or last.get("role") != "assistant" or last.get("tool_calls"):
+        return request
+    return replace(request, messages=messages[:-1], **answer_fields({"message": last}, 0))
+
+
+def _sampling(body: Json) -> Json:
     """Fields of the body that are not the prompt, under OpenAI's names."""
-    values = ((key, _setting(key, request.get(key))) for key in _SAMPLING_KEYS)
+    values = ((key, _setting(key, body.get(key))) for key in _SAMPLING_KEYS)
     fields = {key: value for key, value in values if value is not None}
-    choice = request.get("tool_choice") or request.get("function_call")
-    if choice is not None:
-        fields["tool_choice"] = openai_choice(choice)
-    if request.get("stop_sequences"):
-        fields.setdefault("stop", request["stop_sequences"])
+    if body.get("tool_choice") is not None:
+        fields["tool_choice"] = openai_choice(body["tool_choice"])
     return fields
 
 
@@ -170,39 +266,6 @@ def _setting(key: str, value: Any) -> Any:
     return int(number) if number == int(number) else float(number)
 
 
-def _sharegpt(item: Json, place: str) -> list[LoggedRequest]:
-    """A request for each answer to a user's turn; turns before the first of these stay out."""
-    turns = item["conversations"]
-    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise Unreadable(BAD_MESSAGES)
-    requests: list[LoggedRequest] = []
-    system, tools = _text(item, "system"), _tools(item.get("tools"))
-    messages: list[Json] = [{"role": "system", "content": system}] if system else []
-    for turn in turns:
-        role, text = _SHAREGPT_ROLES.get(str(turn.get("from"))), turn.get("value")
-        if role is None or not isinstance(text, str):
-            raise Unreadable(BAD_MESSAGES)
-        if role == "assistant" and len(messages) == bool(system):
-            continue
-        if role == "assistant" and messages[-1]["role"] != "assistant":
-            requests.append(
-                LoggedRequest(
-                    place=f"{place}#{len(requests) + 1}",
-                    turn=len(requests) + 1,
-                    at_ns=_logged_ns([item]),
-                    model=_text(item, "model"),
-                    session=str(item.get("id") or place),
-                    messages=tuple(messages),
-                    tools=tools,
-                    output=text or None,
-                )
-            )
-        messages.append({"role": role, "content": text})
-    if not requests:
-        raise Unreadable(NO_REQUEST)
-    return requests
-
-
 def _check_text(request: LoggedRequest) -> LoggedRequest:
     """``request`` if its prompt can be encoded; half characters of an answer are replaced."""
     try:
@@ -210,7 +273,7 @@ def _check_text(request: LoggedRequest) -> LoggedRequest:
         others = [request.sampling, request.tool_calls, request.model, request.session]
         json.dumps([*sent, *others], ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise Unreadable(BROKEN_TEXT) from error
+        raise Broken(BROKEN_TEXT) from error
     return replace(
         request, output=_encodable(request.output), reasoning=_encodable(request.reasoning)
     )
@@ -220,23 +283,30 @@ def _encodable(text: str | None) -> str | None:
     return None if text is None else text.encode("utf-8", "replace").decode()
 
 
-def _prompts(request: Json) -> list[Json]:
+def _prompts(body: Json) -> list[Json]:
     """For each prompt the field of ``LoggedRequest`` that holds it, and its value."""
-    messages, prompt = request.get("messages"), request.get("prompt", request.get("text"))
-    if isinstance(messages, str):
-        with suppress(ValueError, RecursionError):
-            messages = json.loads(messages)
-    if messages is not None:
-        # Anthropic's form of a chat has its system prompt next to the messages.
-        system = request.get("system")
-        if system and isinstance(messages, list):
-            messages = [{"role": "system", "content": system}, *messages]
-        if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-            raise Unreadable(BAD_MESSAGES)
-        return [{"messages": tuple(openai_messages(messages))}]
-    if isinstance(prompt, list) and prompt and not _are_ids(prompt):
-        return [_prompt(one) for one in prompt]
-    return [_prompt(prompt)]
+    messages = body.get("messages")
+    prompt = next((body[key] for key in ("prompt", "text", "text_input") if key in body), None)
+    if isinstance(messages, list) and [type(each) for each in messages] == [list]:
+        messages = messages[0]
+    if messages is None:
+        if isinstance(prompt, list) and prompt and not _are_ids(prompt):
+            return [_prompt(one) for one in prompt]
+        return [_prompt(prompt)]
+    messages = as_items(messages)
+    if not messages:
+        raise Broken(BAD_MESSAGES)
+    if any("lc" in each for each in messages):
+        raise Unreadable(LANGCHAIN)
+    system = body.get("system")
+    if isinstance(system, dict):
+        system = system.get("parts", system.get("text"))
+    if system:
+        messages = [{"role": "system", "content": system}, *messages]
+    converted = tuple(openai_messages(messages))
+    if not converted or not all(map(_is_message, converted)):
+        raise Broken(BAD_MESSAGES)
+    return [{"messages": converted}]
 
 
 def _prompt(prompt: object) -> Json:
@@ -244,22 +314,22 @@ def _prompt(prompt: object) -> Json:
         return {"prompt": prompt}
     if isinstance(prompt, list) and _are_ids(prompt):
         return {"prompt_token_ids": tuple(prompt)}
-    raise Unreadable(BAD_PROMPT)
+    raise Broken(BAD_PROMPT)
 
 
 def _are_ids(values: Sequence[Any]) -> bool:
     return set(map(type, values)) == {int} and min(values) >= 0
 
 
-def _is_message(value: object) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        return False
+def _is_message(value: Json) -> bool:
     content, calls = value.get("content"), value.get("tool_calls")
-    if calls is not None and not _are_objects(calls):
+    if not isinstance(value.get("role"), str):
+        return False
+    if calls is not None and as_items(calls) is None:
         return False
     if isinstance(content, list):
         return all(map(_is_part, content))
-    return isinstance(content, str) or (content is None and "parts" not in value)
+    return isinstance(content, str) or content is None
 
 
 def _is_part(value: object) -> bool:
@@ -271,64 +341,38 @@ def _is_part(value: object) -> bool:
 def _tools(value: object) -> tuple[Json, ...]:
     if value is None or value == "":
         return ()
-    if isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value)
-    if not isinstance(value, list) or not _are_objects(value):
-        raise Unreadable(BAD_TOOLS)
-    return tuple(map(openai_tool, value))
+    tools = as_items(value)
+    if tools is None:
+        raise Broken(BAD_TOOLS)
+    return tuple(openai_tools(tools))
 
 
-def _are_objects(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
-
-
-def _answer(item: Json) -> Json:
+def _answer(levels: Sequence[Json]) -> Json:
     """The completion object of a line, empty where the log has none."""
-    answers = (_object(item.get(key)) for key in _ANSWERS)
+    answers = (_object(each.get(key)) for each in levels for key in _ANSWERS)
     response = next(filter(None, answers), {})
-    return _object(response.get("body")) or response
+    inner = (_object(response.get(key)) for key in ("body", "outputBodyJson"))
+    return next(filter(None, inner), None) or response
 
 
 def _object(value: object) -> Json | None:
-    """A JSON object, also one that was logged as text or as the chunks of a stream."""
-    return as_object(value) or streamed_answer(value)
+    """A JSON object, also one that was logged as text, as items or as the chunks of a stream."""
+    made = as_object(value) or streamed_answer(value)
+    return {"output": items} if made is None and (items := as_items(value)) else made
 
 
-def _output(answer: Json, index: int) -> Json:
-    """Fields of choice ``index``; a completion of several prompts has one choice for each."""
-    choices = answer.get("choices")
-    if isinstance(choices, list) and len(choices) > index:
-        choice = as_object(choices[index]) or {}
-    elif not index and {"content", "message"} & answer.keys():
-        # Anthropic's answer is a message, Ollama's holds one.
-        choice = {"message": answer.get("message", answer)}
-    else:
-        return {}
-    message = as_object(choice.get("message"))
-    if message is None:
-        return {"output": _text(choice, "text")}
-    if isinstance(message.get("content"), list):
-        return block_output(message["content"])
-    calls = message.get("tool_calls")
-    return {
-        "output": _text(message, "content"),
-        "reasoning": _text(message, "reasoning_content") or _text(message, "reasoning"),
-        "tool_calls": tuple(calls) if isinstance(calls, list) and _are_objects(calls) else (),
-    }
-
-
-def _plain_output(line: Json) -> Json:
+def _plain_output(levels: Sequence[Json]) -> Json:
     """The answer's text, in a log that stores nothing else of the answer."""
-    texts = (_text(line, key) for key in _ANSWERS if _object(line.get(key)) is None)
+    held = ((each, key) for each in levels for key in _ANSWERS if _object(each.get(key)) is None)
+    texts = (_text(each, key) for each, key in held)
     return {"output": next(filter(None, texts), None)}
 
 
 def _session(levels: Sequence[Json]) -> str | None:
-    holders = [*levels, *(one["metadata"] for one in levels if "metadata" in one)]
-    for holder in holders:
+    held = (as_object(one.get("metadata")) for one in levels)
+    for holder in (*levels, *filter(None, held)):
         for key in _SESSION_KEYS:
-            value = holder.get(key) if isinstance(holder, dict) else None
+            value = holder.get(key)
             if type(value) is int or (isinstance(value, str) and value):
                 return str(value)
     return None

@@ -6,10 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from whet.core.units import NS_PER_S
 from whet.requests.log_times import Json, as_object
+
+REQUEST_LOG: Final = "request log"
+NO_REQUEST: Final = "no request in it"
+BAD_MESSAGES: Final = "malformed messages"
+FindingName = Literal[
+    "times", "order", "duplicates", "redacted", "one-text", "truncated", "counts",
+    "tokenizer", "limits", "models", "sessions", "template-fields", "not-read", "not-sent", "media",
+]  # fmt: skip
+"""What is odd about a log, in one or two words; docs/logs.md says what to do about each."""
 
 _TEXT_KEYS: Final[Mapping[str, str]] = {
     "text": "text",
@@ -21,20 +30,33 @@ _TEXT_KEYS: Final[Mapping[str, str]] = {
 """The key of a part's text, by the part's type, for the types that vLLM treats as text."""
 
 
+class Unreadable(ValueError):
+    """A line of a log that holds no request; the message is the reason."""
+
+
+class Broken(Unreadable):
+    """A line that is damaged: a log with many of these is refused."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedRequest:
-    """One request of a log: chat messages, a plain prompt, or token ids.
+    """One request of a log or a trace: chat messages, a plain prompt, token ids, or lengths alone.
 
-    ``place`` is the file and line. ``at_ns`` is Unix time; ``odd_time`` says that the
-    line has one that is not understood. ``output`` is the answer's text without
+    ``place`` is the file and line, ``form`` the form that the line was recognised as. ``at_ns`` is
+    Unix time, or counts from a trace's start; ``odd_time`` says that the line has one that is not
+    understood. ``output`` is the answer's text without
     ``reasoning``; both are None where the log does not hold them. ``tool_calls`` are the answer's.
     ``chat_template_kwargs`` are the request's own variables for the chat template, such as
     ``enable_thinking``. ``sampling`` are its sampling parameters as they were sent, and
     ``max_tokens`` is its own limit on the answer. The token counts are those of the server.
+    ``hash_ids`` name the blocks of the prompt in a trace of lengths: equal leading ids are an equal
+    beginning. ``tier`` is the service tier that was asked for. ``unread`` are fields that may
+    change the prompt and are not known here.
     ``turn`` is the number of the answer in a ShareGPT conversation, from 1.
     """
 
     place: str
+    form: str = REQUEST_LOG
     at_ns: int | None = None
     odd_time: bool = False
     model: str | None = None
@@ -53,6 +75,31 @@ class LoggedRequest:
     max_tokens: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     cache_salt: str | None = None
+    tier: str | None = None
+    hash_ids: tuple[int, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether it can be sent again; a trace of lengths has no prompts."""
+        prompts = (self.messages, self.prompt, self.prompt_token_ids)
+        return any(each is not None for each in prompts)
+
+    @property
+    def input_tokens(self) -> int | None:
+        """Tokens of the prompt: its ids, or as logged."""
+        ids = self.prompt_token_ids
+        return self.prompt_tokens if ids is None else len(ids)
+
+    @property
+    def output_bound(self) -> int | None:
+        """Tokens that were generated or, where the log does not say, the request's own limit."""
+        return self.max_tokens if self.output_tokens is None else self.output_tokens
+
+    @property
+    def failed(self) -> bool:
+        """Whether it had no input or no answer: nothing can be sent in its place."""
+        return self.input_tokens == 0 or self.output_bound == 0
 
     @property
     def greedy(self) -> bool:
@@ -73,6 +120,11 @@ class LeftOut:
     reason: str
     count: int
     first: str
+
+
+def finding(name: FindingName, text: str) -> str:
+    """One sentence about a log that ends with the name of what is odd."""
+    return f"{text} [{name}]"
 
 
 def describe_left_out(records: Iterable[LeftOut]) -> str:
@@ -129,7 +181,7 @@ def media(request: LoggedRequest) -> Counter[str]:
     contents = (message.get("content") for message in request.messages or ())
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return Counter(
-        str(part.get("type", "unknown"))
+        str(part.get("type") or next(iter(part), "unknown"))
         for part in parts
         if isinstance(part, dict) and part_text(part) is None
     )
@@ -195,6 +247,8 @@ def request_line(request: LoggedRequest) -> dict[str, Any]:
     if request.chat_template_kwargs:
         line["chat_template_kwargs"] = dict(request.chat_template_kwargs)
     line |= request.sampling
+    if request.tier is not None:
+        line["service_tier"] = request.tier
     limit = request.output_tokens if request.max_tokens is None else request.max_tokens
     if limit is not None:
         line["max_tokens"] = limit

@@ -7,6 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from whet.core.errors import UsageError
+from whet.core.server_url import split_address
 from whet.watch.causes import CAUSES
 from whet.watch.detectors import REPEATS, THRESHOLD
 from whet.watch.observation import Observation
@@ -61,14 +62,10 @@ class Exporter:
         return Gauge(name, words, labels, registry=self._registry)
 
     def _serve(self, listen: str) -> Any:
-        host, _, port = listen.rpartition(":")
-        if not port.isdecimal() or not host:
-            raise UsageError(
-                f"--listen {listen} is not HOST:PORT", fix="write 127.0.0.1:9464, or off"
-            )
+        host, port = split_address(listen, "--listen")
         try:
-            return start_http_server(int(port), addr=host, registry=self._registry)
-        except (OSError, OverflowError) as error:
+            return start_http_server(port, addr=host, registry=self._registry)
+        except OSError as error:
             raise UsageError(
                 f"--listen {listen} cannot be used ({error})", fix="choose another port, or off"
             ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from whet.core import counters
@@ -11,6 +12,7 @@ from whet.watch.observation import Observation, Scrape, Window, window_between
 from whet.watch.signals import References, shorter_drafts
 
 _LEAST_TOKENS: Final = 20
+_LISTED: Final = 20
 _USELESS: Final = 1.05
 _CACHING: Final = "enable_prefix_caching"
 
@@ -71,7 +73,8 @@ def _identity(look: Observation, envelope: Envelope) -> Iterator[tuple[str, str]
     if look.models is None:
         return
     if envelope.model not in look.models:
-        yield "wrong_model", f"{', '.join(look.models)} is served instead of {envelope.model}"
+        names = ", ".join(islice(look.models, _LISTED)) or "no model"
+        yield "wrong_model", f"{names} is served instead of {envelope.model}"
         return
     length = look.models[envelope.model]
     if (

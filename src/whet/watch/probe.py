@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import time
@@ -10,10 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from whet.client import CompletionCall, Failure, HttpError, StreamClient, post_many, run_async
+from whet.client import (
+    CompletionCall,
+    Failure,
+    HttpError,
+    StreamClient,
+    get_json,
+    get_text,
+    post_many,
+    run_async,
+)
 from whet.client.counters import info_labels, parse_buckets, parse_counters, rename_counters
 from whet.client.endpoint import Endpoint
-from whet.client.simple import get
 from whet.core import counters
 from whet.core.errors import EngineLostError
 from whet.core.provenance import now
@@ -35,6 +42,8 @@ from whet.watch.observation import (
 
 SPEED_TOKENS: Final = 32
 CHAT_EVERY: Final = 5
+_SHOWN: Final = 255
+"""Characters of a server's names that are read."""
 _KV_PRESSURE: Final = 0.9
 _CHAT: Final = ({"role": "user", "content": "Name one color."},)
 _NAME: Final = re.compile(r"([A-Za-z_:][\w:]*)")
@@ -166,10 +175,10 @@ def accepts(target: Target) -> bool:
 def _scrape(target: Target) -> Scrape | None:
     """The counters; None where ``/metrics`` is an error."""
     try:
-        reply = get(target.url, "/metrics", timeout_s=target.timeout_s)
+        text = get_text(target.url, "/metrics", timeout_s=target.timeout_s)
     except HttpError:
         return None
-    return read_scrape(reply.text, at_s=time.time(), renamed=dict(target.names))
+    return read_scrape(text, at_s=time.time(), renamed=dict(target.names))
 
 
 def read_scrape(text: str, *, at_s: float, renamed: Mapping[str, str] = {}) -> Scrape:
@@ -190,23 +199,23 @@ def _identity(target: Target) -> tuple[str | None, dict[str, int | None]]:
     models = _json(target, "/v1/models").get("data")
     version = _json(target, "/version").get("version")
     lengths = {
-        str(item.get("id")): length
+        str(item.get("id"))[:_SHOWN]: length
         if isinstance(length := item.get("max_model_len"), int)
         else None
         for item in (models if isinstance(models, list) else ())
         if isinstance(item, dict)
     }
-    return (str(version) if version else None), lengths
+    return (str(version)[:_SHOWN] if version else None), lengths
 
 
 def _json(target: Target, path: str) -> dict[str, Any]:
     try:
-        reply = json.loads(get(target.url, path, timeout_s=target.timeout_s).text)
+        reply = get_json(target.url, path, timeout_s=target.timeout_s)
     except HttpError as error:
         if error.status != 404:
             raise
         return {}
-    except (ValueError, RecursionError):
+    except ValueError:
         return {}
     return reply if isinstance(reply, dict) else {}
 

@@ -5,28 +5,26 @@ The envelope is what the run measured of the variant; alerts and ``whet watch`` 
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from whet.core.errors import StorageError, UsageError
+from whet.core.errors import UsageError
 from whet.core.load import Load
 from whet.core.quote import shell_word
-from whet.core.records.codec import decode, encode
 from whet.core.records.engine import UNQUANTIZED, ResolvedEngine
 from whet.core.records.envelope import Envelope, LengthShares, MeasuredLoad, MeasuredRange
 from whet.core.records.evidence import Declared
 from whet.core.records.load import TrialRecord
 from whet.core.records.quality_checks import GoldenProbes
-from whet.core.redact import redact_json
 from whet.core.run import Run
 from whet.core.spec import Spec
-from whet.core.store import read_json
+from whet.core.store import json_text, read_record
 from whet.core.units import NS_PER_S
 from whet.metrics.measured import steady_figures
 from whet.metrics.metric import Metric
@@ -46,7 +44,6 @@ ACCEPTANCE_FLOOR: Final = 0.65
 _FLAG_LABELS: Final = ("block_size", "cache_dtype", "enable_prefix_caching")
 _LENGTH_EDGES: Final = tuple(m * 10.0**e for e in range(7) for m in (1, 2, 5))
 
-T = TypeVar("T")
 FOLDER: Final = "watch"
 """The folder of a bundle that holds these records."""
 _ENVELOPE, _GOLDEN, _PLAIN = "envelope.json", "golden.json", "golden-16bit.json"
@@ -83,7 +80,7 @@ def source_of_run(run: Run, variant: str, point: Load) -> WatchSource:
 
 def _stored_golden(run: Run, variant: str) -> GoldenProbes | None:
     path = run.store.path("golden", f"{variant}.json")
-    golden = _read(path, GoldenProbes) if path.exists() else None
+    golden = read_record(path, GoldenProbes) if path.exists() else None
     return golden if golden is not None and golden.probes else None
 
 
@@ -108,39 +105,26 @@ def read_source(path: Path) -> WatchSource:
 
 def source_files(source: WatchSource) -> dict[str, str]:
     """The records as JSON by path in a bundle; ``read_source`` reads them."""
-    records = {
+    records: dict[str, object] = {
         _ENVELOPE: source.envelope,
         _GOLDEN: source.golden,
         _PLAIN: source.plain,
         _ENGINE: source.engine,
     }
-    plain = {name: encode(record) for name, record in records.items() if record is not None}
-    plain[_SPEC] = source.spec.model_dump(mode="json")
-    return {
-        f"{FOLDER}/{name}": redact_json(json.dumps(data, indent=1, ensure_ascii=False)) + "\n"
-        for name, data in plain.items()
-    }
+    records[_SPEC] = source.spec.model_dump(mode="json")
+    return {f"{FOLDER}/{k}": json_text(x) for k, x in records.items() if x is not None}
 
 
 def _read_folder(folder: Path) -> WatchSource:
     golden, plain = folder / _GOLDEN, folder / _PLAIN
+    read = partial(read_record, fix="write the bundle again: whet deploy RUN")
     return WatchSource(
-        envelope=_read(folder / _ENVELOPE, Envelope),
-        golden=_read(golden, GoldenProbes) if golden.exists() else None,
-        plain=_read(plain, GoldenProbes) if plain.exists() else None,
-        engine=_read(folder / _ENGINE, ResolvedEngine),
-        spec=_read(folder / _SPEC, Spec),
+        envelope=read(folder / _ENVELOPE, Envelope),
+        golden=read(golden, GoldenProbes) if golden.exists() else None,
+        plain=read(plain, GoldenProbes) if plain.exists() else None,
+        engine=read(folder / _ENGINE, ResolvedEngine),
+        spec=read(folder / _SPEC, Spec),
     )
-
-
-def _read(path: Path, cls: type[T]) -> T:
-    try:
-        data = read_json(path)
-    except (OSError, ValueError) as error:
-        raise StorageError(
-            f"{path} is missing or damaged", fix="write the bundle again: whet deploy RUN"
-        ) from error
-    return decode(cls, data)
 
 
 def envelope_of(run: Run, variant: str, point: Load) -> Envelope:
@@ -154,7 +138,7 @@ def envelope_of(run: Run, variant: str, point: Load) -> Envelope:
     if not trials:
         raise UsageError(
             f"{variant} has no usable trial at {point.words}",
-            fix="finish the run with --resume",
+            fix=f"finish the run with {run.resume_command}",
         )
     ranges = tuple(_ranges(trials))
     rate = next((item for item in ranges if item.metric == "acceptance_rate"), None)

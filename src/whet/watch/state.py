@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from whet.core.errors import StorageError
+from whet.core.outside import read_json
 from whet.core.records.codec import decode, encode
 from whet.core.records.envelope import Envelope
-from whet.core.redact import redact_json
-from whet.core.store import read_json, translate_disk_errors, write_json
+from whet.core.store import append_line, translate_disk_errors, write_json
 from whet.watch.causes import Finding, diagnose
 from whet.watch.detectors import DAY_S, Cusum, DayShare, Learned, LengthDrift, Repeated
 from whet.watch.mismatches import mismatches
@@ -277,17 +276,8 @@ class Journal:
 
     def add(self, kind: str, at: str, entry: Mapping[str, Any]) -> None:
         """Append one line. The file is opened anew each time, so that it may be rotated."""
-        line = redact_json(json.dumps({"at": at, "kind": kind, **entry}, ensure_ascii=False))
-        path = self.folder / _JOURNAL
-
-        def append() -> None:
-            with translate_disk_errors(path):
-                if path.is_fifo():  # it would wait for a reader
-                    raise OSError("it is a FIFO")
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(line + "\n")
-
-        self._attempt(_JOURNAL, append)
+        line = {"at": at, "kind": kind, **entry}
+        self._attempt(_JOURNAL, lambda: append_line(self.folder / _JOURNAL, line))
 
     def _attempt(self, name: str, write: Callable[[], None]) -> None:
         try:

@@ -151,7 +151,7 @@ def test_a_folder_of_other_files_is_left_alone(root: Path, tmp_path: Path) -> No
     mine.unlink()
     deploy(Run.read(root), options(tmp_path))
     (tmp_path / "out" / "bundle.json").write_text("{")
-    with pytest.raises(StorageError, match=r"bundle.json is damaged; move .*out away"):
+    with pytest.raises(StorageError, match=r"bundle.json is damaged: .*; move .*out away"):
         deploy(Run.read(root), options(tmp_path))
 
 

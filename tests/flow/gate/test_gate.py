@@ -161,7 +161,7 @@ def test_a_kept_baseline_holds_all_that_a_later_gate_reads(
         "inputs/tasks.jsonl",
         "tokenizer/tokenizer.json",
     }
-    assert json.loads((tmp_path / "kept" / "baseline.json").read_text())["plain"] is not None
+    assert json.loads((tmp_path / "kept" / "baseline.json").read_text())["plain"] is None
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
 
 
@@ -183,8 +183,6 @@ def test_speculation_needs_the_plain_answers_of_the_kept_baseline(
     asked: QualityOptions, tmp_path: Path
 ) -> None:
     request = kept(asked, tmp_path / "kept")
-    path = tmp_path / "kept" / "baseline.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"plain": None}))
     with serve(Model()) as target, pytest.raises(UsageError, match="no answers for --speculative"):
         run_gate(target.url, on(request, speculative=True), Silent())
 

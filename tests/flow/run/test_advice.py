@@ -76,7 +76,13 @@ def test_what_is_slow_here_is_told(tmp_path: Path) -> None:
 
 def test_a_server_elsewhere_has_its_flags_already(tmp_path: Path) -> None:
     engine = {"name": "openai", "url": "http://127.0.0.1:8000"}
-    assert told(tmp_path, {"fp16": {"args": {"max_model_len": 4096}}}, engine=engine) == ()
+    variants = {"fp16": {"args": {"max_model_len": 4096}}}
+    (sentence,) = told(tmp_path, variants, engine=engine)
+    assert sentence.startswith("fp16: whet did not start this server and reads no log of it")
+    names = sentence.rpartition("[")[2].partition("]")[0].split(", ")
+    assert "weights" in names
+    accepted = {"accept_unproved": names}
+    assert told(tmp_path, variants, engine=engine, evidence=accepted) == ()
 
 
 def test_suffix_speculation_on_generated_traffic(tmp_path: Path) -> None:

@@ -196,7 +196,9 @@ def test_what_is_odd_about_a_log_is_said_before_a_run(tmp_path: Path) -> None:
         )
         line["response"]["usage"]["prompt_tokens"] = 20
     unsent, counted = sorted(read(tmp_path, lines).doubts)
-    assert unsent == "fields of the log that are not sent: response_format of 60 requests"
+    assert (
+        unsent == "fields of the log that are not sent: response_format of 60 requests [not-sent]"
+    )
     assert counted.startswith("the log says 20 tokens per prompt and its text has ")
     for line in lines:
         line["response"]["usage"]["prompt_tokens"] = 5000

@@ -13,7 +13,7 @@ import pytest
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core import store as store_module
 from whet.core.errors import InfeasibleError, UsageError
-from whet.core.protocols import Silent
+from whet.core.protocols import Lines, Observer, Silent
 from whet.core.records.decision import Decision
 from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.core.records.summary import CellSummary
@@ -37,10 +37,16 @@ def engine() -> FakeEngine:
 
 
 def story(
-    engine: FakeEngine, spec: Spec, root: Path, *, resume: bool = False, skip: bool = False
+    engine: FakeEngine,
+    spec: Spec,
+    root: Path,
+    *,
+    resume: bool = False,
+    skip: bool = False,
+    observer: Observer | None = None,
 ) -> Decision:
     with RunStore.open(root, resume=resume) as store:
-        recorder = Recorder(store=store, observer=Silent())
+        recorder = Recorder(store=store, observer=observer or Silent())
         return run(spec, recorder, engines=engine, skip_infeasible=skip)
 
 
@@ -172,8 +178,13 @@ def test_a_trial_that_stays_invalid_is_repeated_twice_and_named(
         return replace(record, health=health) if record.variant == "other" else record
 
     monkeypatch.setattr("whet.flow.serving.run_trial", run_late)
-    story(engine, tiny_spec(tmp_path), tmp_path / "run")
+    said = Lines()
+    story(engine, tiny_spec(tmp_path), tmp_path / "run", observer=said)
     assert engine.started == ["fp16", "other", "other", "other"]
+    warnings = [line for how, line in said.lines if how == "warn"]
+    assert sum(line.endswith("requests left late") for line in warnings) == 3 * 4
+    assert warnings[-1].startswith("not counted: 4 trials, such as one of other at concurrency ")
+    assert warnings[-1].endswith(": requests left late; measure again with whet run --resume")
     write_reports(Run.read(tmp_path / "run"), tmp_path / "run")
     line = "other at concurrency 2 does not count, its trial is invalid: requests left late"
     assert line in (tmp_path / "run" / "report.md").read_text()

@@ -61,6 +61,21 @@ def test_what_the_reader_noticed_is_said_too(tmp_path: Path) -> None:
 SMALL = {"method": "rtn", "scheme": "FP8_DYNAMIC"}
 
 
+def test_a_runs_own_held_out_text_chooses_the_method(tmp_path: Path) -> None:
+    """The stage's text has one conversation, and its calibration text is another."""
+    recipe = {"method": "auto", "group_size": 64, "calibration": {"samples": 16}}
+    spec = tiny_spec(
+        tmp_path, recipes={"w4": recipe}, variants={"fp16": {}, "w4": {"weights": "w4"}}
+    )
+    with RunStore.open(tmp_path / "run") as store:
+        quantize_recipes(prepared(spec, store), recorder(store))
+        done = store.get("quantized", "w4", QuantizedCheckpoint)
+    assert done is not None
+    assert done.choice is not None
+    assert done.method == next(iter(done.choice.kl))
+    assert done.choice.difference.samples == 8
+
+
 def test_a_recipe_that_only_drafts_is_quantized_too(tmp_path: Path) -> None:
     """``idle`` is used by nobody."""
     spec = tiny_spec(

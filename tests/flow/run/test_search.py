@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.flow.rounds_stage import Bench, build_bench, story
 from tests.flow.stage import FakeEngine, tiny_spec
 from whet.core.errors import UsageError
 from whet.core.protocols import Silent
@@ -20,6 +21,9 @@ from whet.core.spec import Spec
 from whet.core.store import RunStore
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder
+from whet.flow.run.search.explore import Candidate
+from whet.flow.run.search.grid import Waves
+from whet.flow.run.search.search import Search
 from whet.load import run_trial
 from whet.quality import Measured, QualityPlan, measure_quality
 
@@ -31,6 +35,13 @@ FAST = {"int4": 3, "int8": 2}
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     speed_up(monkeypatch, FAST)
     return FakeEngine()
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = build_bench(monkeypatch)
+    made.passes = True
+    return made
 
 
 def speed_up(monkeypatch: pytest.MonkeyPatch, speeds: Mapping[str, int]) -> None:
@@ -171,14 +182,57 @@ def test_too_little_time_is_refused(engine: FakeEngine, tmp_path: Path) -> None:
     assert engine.started == []
 
 
+def test_configurations_are_judged_at_the_rates_that_each_was_found_to_take(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """``int8`` and ``int4`` take 12 requests in two seconds, the default 6."""
+    bench.capacity = {"default": 6, "int8": 12, "int4": 12}
+    load = {
+        "find": "max_rate",
+        "demand_rps": 2.0,
+        "seconds": 2,
+        "min_requests": 2,
+        "confirm": False,
+    }
+    limits = {"ttft_ms": [1000], "recommend_ttft_ms": 1000}
+    story(bench, spec(tmp_path, load=load, objective=limits), tmp_path / "run")
+    result = Run.read(tmp_path / "run")
+    assert result.tried["default"].standing == "start"
+    assert {cell.variant for cell in result.cells} == set(result.tried)
+    first = {name: each.tried[0].rate.value for name, each in result.rate_searches.items()}
+    highest = result.rate_searches["default"].points[-1].value
+    assert first["default"] == 2.0, "the demand"
+    assert first["int8"] == first["int4"] == highest
+    assert result.decision is not None
+    assert result.decision.recommendation is not None
+
+
 def test_when_the_time_is_spent_there_is_an_answer(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whet.flow.run.search.search.Search.reserve_s", 1e9)
-    result, _ = ran(engine, spec(tmp_path, {"time": "4m"}), tmp_path / "run")
+    result, noted = ran(engine, spec(tmp_path, {"time": "4m"}), tmp_path / "run")
     assert result.search is not None
-    assert result.search.stopped == "the time is spent"
+    assert result.search.stopped == "the rest of the time is for the confirmation"
+    assert any("search.time is too short" in note for note in noted.notes)
     assert result.decision is not None
+
+
+def test_four_starts_of_each_finalist_are_reserved_where_that_leaves_most_of_the_time(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved: list[float] = []
+    propose = Search._propose
+
+    def noted(self: Search, waves: Waves) -> list[Candidate]:
+        self.each_s = 20.0
+        reserved.append(self.reserve_s)
+        return propose(self, waves)
+
+    monkeypatch.setattr(Search, "_propose", noted)
+    for time in ("4m", "60m"):
+        ran(engine, spec(tmp_path / time, {"time": time}), tmp_path / time / "run")
+    assert reserved[-1] == pytest.approx(2 * reserved[0], rel=0.01)
 
 
 def test_weights_whose_answers_are_wrong_end_their_family(

@@ -83,8 +83,8 @@ def test_model_card_and_engine_are_those_that_are_planned(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "names", "four_bits"),
     [
-        ({}, ["int4", "fp8", "fp8-kv", "int8", "w4a8"], "awq W4A16 g128"),
-        ({"intermediate_size": 10944}, ["int4", "fp8", "fp8-kv", "int8"], "awq W4A16 g64"),
+        ({}, ["int4", "fp8", "fp8-kv", "int8", "w4a8"], "auto W4A16 g128"),
+        ({"intermediate_size": 10944}, ["int4", "fp8", "fp8-kv", "int8"], "auto W4A16 g64"),
         ({"model_type": "nobodys"}, ["int4", "fp8"], "rtn W4A16 g128"),
         ({"intermediate_size": 10952}, ["fp8", "fp8-kv", "int8"], None),
     ],

@@ -24,7 +24,7 @@ from whet.load.sources.request import BenchRequest, DatasetFile, Source, Target
 from whet.load.sources.source import build_load, open_dataset
 from whet.load.synthetic import SharedPrefixes
 from whet.requests import LoggedRequest
-from whet.requests.trace import Trace, TraceRow
+from whet.requests.trace import Trace
 
 FOLDER = Path(pair_paths()[0])
 TARGET = Target(model="m", tokenizer=FOLDER)
@@ -34,12 +34,12 @@ def asked(source: Source | None, requests: int, **more: object) -> BenchRequest:
     return bench_request(requests=requests, source=source, **more)
 
 
-def traced(*rows: TraceRow) -> Trace:
+def traced(*rows: LoggedRequest) -> Trace:
     return Trace(path="trace", form="Mooncake", rows=rows, left_out=0)
 
 
-def hashed(tokens: int, *ids: int) -> TraceRow:
-    return TraceRow(at_ns=0, input_tokens=tokens, output_tokens=1, prefix_ids=ids)
+def hashed(tokens: int, *ids: int) -> LoggedRequest:
+    return LoggedRequest(place="", at_ns=0, prompt_tokens=tokens, output_tokens=1, hash_ids=ids)
 
 
 def prompts(load: PlannedLoad) -> list[tuple[int, ...]]:
@@ -122,7 +122,7 @@ def test_rows_of_a_dataset_share_blocks_of_that_size(tmp_path: Path) -> None:
         {"prompt": " ".join(["the"] * 39) + f" {number}", "output_tokens": 2} for number in "12"
     ]
     file.write_text("\n".join(map(json.dumps, rows)))
-    request = asked(DatasetFile(path=file, sharegpt=False), 2)
+    request = asked(DatasetFile(path=file), 2)
     target = replace(TARGET, dataset=open_dataset(request, FOLDER, Silent()))
     facts = [
         build_load(request, replace(target, block_size=size), 0).workload.facts for size in (16, 10)
@@ -179,7 +179,7 @@ def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     [
         (traced(hashed(400_000, 1), hashed(600_000, 1)), {}),
         (traced(hashed(400_000), hashed(600_000)), {}),
-        (traced(replace(hashed(10**6), request=LoggedRequest(place="", prompt="x"))), {}),
+        (traced(replace(hashed(10**6), prompt="x")), {}),
         (None, {"inputs": fixed(500_000)}),
         (None, {"prefixes": SharedPrefixes(count=1, tokens=500_000), "inputs": fixed(1)}),
     ],
@@ -202,7 +202,8 @@ def test_prompts_that_fit_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_trace_may_be_sent_at_another_rate() -> None:
-    rows = [TraceRow(at_ns=at * 10**9, input_tokens=8, output_tokens=2) for at in range(3)]
+    lengths = {"prompt_tokens": 8, "output_tokens": 2}
+    rows = [LoggedRequest(place="", at_ns=at * 10**9, **lengths) for at in range(3)]
     own = asked(traced(*rows), 3, arrivals=Arrivals(speed=2.0))
     assert build_load(own, TARGET, 0).offsets_ns == (0, 500_000_000, 1_000_000_000)
     assert own.rate_rps == pytest.approx(2.0)
@@ -218,7 +219,7 @@ def test_a_trace_may_be_sent_at_another_rate() -> None:
         (hashed(LONGEST + 1), 1, "request 1: 10,000,001 tokens in"),
     ],
 )
-def test_a_trace_that_cannot_be_sent(row: TraceRow, requests: int, told: str) -> None:
+def test_a_trace_that_cannot_be_sent(row: LoggedRequest, requests: int, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         build_load(asked(traced(row), requests), TARGET, 0)
 
@@ -227,7 +228,7 @@ def test_runs_send_rows_of_their_own_while_there_are_such(tmp_path: Path) -> Non
     file = tmp_path / "rows.jsonl"
     rows = [{"prompt": f"question {number}", "output_tokens": 2} for number in range(9)]
     file.write_text("\n".join(map(json.dumps, rows)))
-    request = asked(DatasetFile(path=file, sharegpt=False), 2, warmup=1, runs=3)
+    request = asked(DatasetFile(path=file), 2, warmup=1, runs=3)
     target = replace(TARGET, dataset=open_dataset(request, FOLDER, Silent()))
     loads = [build_load(request, target, number) for number in range(3)]
     sent = [call.prompt for load in loads for call in (load.calls or ())]

@@ -53,6 +53,16 @@ def test_what_was_excluded_says_how_many_answers_it_lost(whole: Run) -> None:
     assert "Excluded: small (quality, evidence: 5 of 9 right answers lost)" in text
 
 
+def test_what_a_search_did_not_check_is_one_line(whole: Run) -> None:
+    names = ("fp8", "graphs", "rust")
+    out = tuple(
+        Excluded(variant=name, load=None, reason="…", kind="answers not checked") for name in names
+    )
+    text = summary_text(decided(whole, excluded=out))
+    assert "3 others were not in the lead, and their answers were not checked" in text
+    assert "graphs" not in text
+
+
 def test_a_limit_is_said_once_and_in_the_title(whole: Run) -> None:
     limit = "greedy requests only: sampled text was not compared"
     assert whole.decision is not None

@@ -126,8 +126,7 @@ def moves_document(options: Sequence[Option]) -> list[dict[str, object]]:
 def _move_nodes(options: Sequence[Option]) -> Iterator[Node]:
     tried = [each for each in options if each.value is not None]
     for number, each in enumerate(tried, 1):
-        line = f"{number}. {each.move.name}: {each.move.gives} ({each.reason})"
-        yield Paragraph(text=f"  {line}")
+        yield Paragraph(text=f"  {number}. {each.move.name}: {each.reason}")
     for each in options:
         if each.value is None:
             yield Paragraph(text=f"  not {each.move.name}: {each.reason}")

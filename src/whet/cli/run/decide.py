@@ -34,10 +34,11 @@ def decide(
         for line in (*run.unmeasured, *run.without_quality):
             text = f"! {run.root}: {line}"
             warnings.print(text, style="yellow", soft_wrap=True)
-    if any(run.unmeasured for run in runs):
+    if unfinished := [run for run in runs if run.unmeasured]:
         raise MeasurementError(
             "no decision, because a run is unfinished",
-            fix="finish it with whet run --resume, or see what it has with whet report",
+            fix=f"finish it with {unfinished[0].resume_command}, or see what it has with "
+            "whet report",
         )
     decision = decide_over(runs)
     if output.json:

@@ -47,7 +47,7 @@ def write_and_print_report(
         if all(cell.status != "complete" for cell in run.cells):
             raise EngineError(
                 "no cell could be measured",
-                fix=f"{store.root / 'report.md'} says why for each, then go on with --resume",
+                fix=f"{store.root / 'report.md'} says why for each; then {run.resume_command}",
             )
         output.end(NothingQualifiesError(why_nothing_qualifies(run, decision)))
 
@@ -59,7 +59,7 @@ def _print_next_steps(run: Run, output: OutputOptions) -> None:
     if chosen is not None and run.engines[chosen.variant].url is None:
         steps.append(("Deploy", f"whet deploy {shell_word(str(run.root))}"))
     if run.missing:
-        steps.append(("Go on", f"whet run {shell_word(str(run.root / 'spec.yaml'))} --resume"))
+        steps.append(("Go on", run.resume_command))
     for name, words in steps:
         output.console.print(f"{name}: {words}", soft_wrap=True)
 
@@ -100,5 +100,5 @@ def why_nothing_qualifies(run: Run, decision: Decision) -> str:
     return (
         f"no cell qualifies: the engine does not prove {', '.join(kinds)} ({why}); to accept "
         f"that without proof, add evidence: {{accept_unproved: [{', '.join(kinds)}]}} to the "
-        "spec and run it again with --resume"
+        f"spec and go on with {run.resume_command}"
     )

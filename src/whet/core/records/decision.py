@@ -25,6 +25,7 @@ ExclusionKind = Literal[
     "degenerate text",
     "evidence",
     "quality",
+    "answers not checked",
     "known fault",
     "not checked",
     "cannot run here",
@@ -92,7 +93,8 @@ class Recommendation:
     same as 1 − cost ÷ the reference's. ``cheaper``: the saving is shown. ``reference_load`` and
     ``reference_meets`` say what it is compared with. ``advice`` has the limits that are not met for
     sure. Where rates were measured, ``fleet`` takes the demand and savings are in dollars a month.
-    ``reasons`` are what its figures do not say, such as what limits it.
+    ``reasons`` are what its figures do not say, such as what limits it; ``serve_line`` the command
+    that ``whet deploy`` writes for the machine that measured, None for an external server.
     """
 
     variant: str
@@ -118,6 +120,7 @@ class Recommendation:
     tps_mean: Estimate | None = None
     fleet: Fleet | None = None
     reference_fleet: Fleet | None = None
+    serve_line: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

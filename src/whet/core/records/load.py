@@ -128,7 +128,8 @@ class Disturbance:
     the time of the cores that whet may use. ``cpu_pressure`` and ``memory_pressure`` are the shares
     of the window in which a task waited (``some`` of the kernel's pressure stall information),
     ``gpu_thermal`` that in which a GPU was too hot. ``gpu_others`` is the share of the GPU's time
-    that other processes used, ``gpu_slowdowns`` what its driver reports.
+    that other processes used, ``gpu_slowdowns`` what its driver reports. ``busiest`` is the name of
+    the other process that used most.
     """
 
     other_cpu: float | None = None
@@ -140,6 +141,7 @@ class Disturbance:
     gpu_thermal: float | None = None
     gpu_others: float | None = None
     gpu_slowdowns: tuple[str, ...] | None = None
+    busiest: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

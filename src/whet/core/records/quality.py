@@ -80,7 +80,8 @@ class QualityRecord:
     ``distances`` are from the baseline. ``twin`` is the first variant that serves the very same
     weights, and ``twin_distances`` those from it: where it is this one, from itself asked again.
     ``identity`` is of the server's tokens, ``lossless`` of speculation; None where not asked.
-    ``parts`` are seconds by question.
+    ``parts`` are seconds by question. ``built_in_text`` says that the held-out text is whet's own,
+    which a model may have been trained on.
     """
 
     variant: str
@@ -101,3 +102,4 @@ class QualityRecord:
     identity: TokenIdentity | None = None
     lossless: LosslessCheck | None = None
     parts: tuple[tuple[str, float], ...] = ()
+    built_in_text: bool = False

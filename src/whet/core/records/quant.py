@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from whet.core.records.summary import Estimate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,12 +50,37 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MethodChoice:
+    """Why ``method: auto`` stores the weights of one method.
+
+    ``kl`` is the KL divergence per token to the 16-bit model, in nats by method, the least first;
+    ``difference`` the second's minus the first's, paired over the held-out documents.
+    """
+
+    kl: dict[str, Estimate]
+    difference: Estimate
+
+    @property
+    def reason(self) -> str:
+        """Both figures, and whether the documents distinguish the methods."""
+        (chosen, least), (other, most) = self.kl.items()
+        ends = self.difference.low, self.difference.high
+        low, high = (math.nan if end is None else 1e3 * end for end in ends)
+        spread = "" if low > 0 else "; the difference is within their spread"
+        return (
+            f"{chosen}, not {other}: KL to 16 bit {1e3 * least.value:.3f} against "
+            f"{1e3 * most.value:.3f} ×10⁻³ on {least.samples} held-out documents (difference "
+            f"[{low:.3f}, {high:.3f}]){spread}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedCheckpoint:
     """One written checkpoint. ``path`` is whole: it was staged, verified, then renamed.
 
     ``kept_scheme`` is the form of the units that a mixed recipe keeps wider, None where it is not
-    mixed; ``kv_cache`` is ``fp8`` where scales of keys and values were stored. ``warnings`` are
-    sentences for a person.
+    mixed; ``kv_cache`` is ``fp8`` where scales of keys and values were stored. ``choice`` says why
+    ``method`` was chosen, None where the recipe names it. ``warnings`` are sentences for a person.
     """
 
     path: str
@@ -71,4 +99,5 @@ class QuantizedCheckpoint:
     phases: tuple[Phase, ...] = ()
     kept_scheme: str | None = None
     kv_cache: str | None = None
+    choice: MethodChoice | None = None
     warnings: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean, require_name
+from whet.core.outside import read_text, yaml_value
 from whet.core.quote import shell_word
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
@@ -49,21 +50,17 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> Spec:
     Raises ``UsageError`` naming the key, what is wrong with it and the nearest known key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError as error:
         raise UsageError(
             f"no spec file at {path}",
             fix=f"write one with: whet init {shell_word(str(path))}, or see it "
             "work first: whet demo",
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"the spec file {path} cannot be read: {error}") from error
     try:
-        data = yaml.load(text, _UniqueKeys)
-    except RecursionError as error:
-        raise UsageError(
-            f"{path} is nested too deeply", fix="a spec has at most five levels"
-        ) from error
+        data = yaml_value(text, _UniqueKeys)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
@@ -92,7 +89,7 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> None:
         if not equals or not path.strip("."):
             raise UsageError(f"--set {text!r}: give KEY.PATH=VALUE, such as load.trials=3")
         try:
-            parsed = yaml.safe_load(value)
+            parsed = yaml_value(value)
         except yaml.YAMLError as error:
             raise UsageError(f"--set {path}: the value is not YAML", fix="quote it") from error
         _override(data, path, parsed)

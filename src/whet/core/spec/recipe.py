@@ -19,9 +19,9 @@ class CalibrationSpec(Strict):
     seed: Annotated[Whole, Field(description="Seed that draws the samples.")] = 0
 
 
-Method = Literal["awq", "gptq", "smoothquant", "rtn"]
+Method = Literal["awq", "gptq", "smoothquant", "rtn", "auto"]
 Scheme = Literal["W4A16", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8", "W4A8_FP8"]
-_WEIGHT_ONLY: Final = ("awq", "gptq", "rtn")
+_WEIGHT_ONLY: Final = ("gptq", "awq", "rtn", "auto")
 _METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "W4A16": _WEIGHT_ONLY,
     "W4A8_FP8": _WEIGHT_ONLY,
@@ -56,7 +56,10 @@ class MixedSpec(Strict):
 class RecipeSpec(Strict):
     """How one set of quantized weights is made."""
 
-    method: Annotated[Method, Field(description="Default: the scheme's usual one.")] = "awq"
+    method: Annotated[
+        Method,
+        Field(description="auto: awq or gptq, by held-out text. Default: the scheme's usual one."),
+    ] = "gptq"
     scheme: Annotated[Scheme, Field(description="Bits of weights and activations.")] = "W4A16"
     group_size: Annotated[
         Literal[32, 64, 128], Field(description="Columns that share a scale.")
@@ -75,7 +78,7 @@ class RecipeSpec(Strict):
         if not isinstance(data, dict):
             return data
         scheme = str(data.get("scheme", "W4A16"))
-        return {**data, "method": data.get("method") or _METHODS_OF.get(scheme, ("awq",))[0]}
+        return {**data, "method": data.get("method") or _METHODS_OF.get(scheme, _WEIGHT_ONLY)[0]}
 
     @field_validator("scheme", mode="before")
     @classmethod

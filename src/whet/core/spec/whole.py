@@ -69,7 +69,7 @@ class Spec(Strict):
             "recipe. Own recipes and variants are added, or replace those of the same name."
         ),
     ] = None
-    recipes: dict[str, RecipeSpec] = {"awq": RecipeSpec()}
+    recipes: dict[str, RecipeSpec] = {"awq": RecipeSpec(method="awq")}
     engine: EngineSpec = EngineSpec()
     engines: Annotated[
         dict[str, EngineSpec],

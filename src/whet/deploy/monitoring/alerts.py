@@ -5,9 +5,11 @@ Every threshold is a figure of the envelope and is named in the alert's summary.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from importlib import resources
+from typing import Final, Literal, cast
 
 from whet.core import counters
 from whet.core.records.envelope import Envelope, MeasuredRange
@@ -52,11 +54,10 @@ def alerts(envelope: Envelope, series: Series) -> dict[str, tuple[Alert, ...]]:
         "envelope": (
             *_latency(envelope, series),
             *_levers(envelope, series),
-            *_capacity(envelope, series),
+            *_plain("envelope", envelope, series),
         ),
         "evidence": tuple(_evidence(envelope, series)),
-        "engine": tuple(_engine(envelope, series)),
-        "watch": tuple(_watch()),
+        **{group: tuple(_plain(group, envelope, series)) for group in ("engine", "watch")},
     }
 
 
@@ -171,38 +172,34 @@ def _levers(envelope: Envelope, series: Series) -> Iterator[Alert]:
         )
 
 
-def _capacity(envelope: Envelope, series: Series) -> Iterator[Alert]:
+def _plain(group: str, envelope: Envelope, series: Series) -> Iterator[Alert]:
+    """The alerts of a group in ``alerts.csv``, whose texts name these values."""
     most = envelope.loads[-1].in_flight
-    waiting, running = max(1.0, envelope.in_flight / 2), 1.25 * most
-    usage = series.select(counters.KV_USAGE)
-    yield Alert(
-        name="WhetKvCacheNearlyFull",
-        expr=f"max(avg_over_time({usage}[{series.window}])) > {KV_LIMIT}",
-        severity="page",
-        summary=f"The KV cache is more than {KV_LIMIT:.0%} full",
-        action="Requests will be preempted and computed again; lower the load or add a server.",
-    )
-    yield Alert(
-        name="WhetPreemptions",
-        expr=f"{series.rate(counters.PREEMPTIONS)} > 0",
-        severity="ticket",
-        summary="Requests are preempted",
-        action="Lower max_num_seqs or the load, or give the KV cache more memory.",
-    )
-    yield Alert(
-        name="WhetQueueGrowing",
-        expr=f"whet:requests_waiting:mean > {waiting:.4g}",
-        severity="page",
-        summary=f"More than {waiting:.3g} requests wait on average at a server",
-        action="The load is above what one server takes; add a server or shed load.",
-    )
-    yield Alert(
-        name="WhetLoadAboveMeasured",
-        expr=f"whet:requests_running:mean > {running:.4g}",
-        severity="ticket",
-        summary=f"More than {running:.3g} requests run at a server; up to {most:.3g} were measured",
-        action="Nothing is known of this load; re-run whet with larger concurrencies.",
-    )
+    values = {
+        "kv_limit": KV_LIMIT,
+        "kv_usage": series.select(counters.KV_USAGE),
+        "last": "whet_watch_last_period_timestamp_seconds",
+        "model": untemplated(envelope.model),
+        "most": most,
+        "names": f"count({series.of_job('', NAMES)})",
+        "of_model": series.select(counters.RUNNING),
+        "preemptions": series.rate(counters.PREEMPTIONS),
+        "process_start": series.of_job("process_start_time_seconds"),
+        "running": 1.25 * most,
+        "up": series.of_job("up"),
+        "waiting": max(1.0, envelope.in_flight / 2),
+        "window": series.window,
+    }
+    table = (resources.files(__package__) / "alerts.csv").read_text(encoding="utf-8")
+    for row in csv.DictReader(table.splitlines()):
+        if row["group"] == group:
+            yield Alert(
+                name=row["name"],
+                severity=cast(Severity, row["severity"]),
+                scrapes=int(row["scrapes"]),
+                action=row["action"],
+                **{key: row[key].format_map(values) for key in ("expr", "summary")},
+            )
 
 
 def _evidence(envelope: Envelope, series: Series) -> Iterator[Alert]:
@@ -230,61 +227,6 @@ def _evidence(envelope: Envelope, series: Series) -> Iterator[Alert]:
             f"({untemplated(', '.join(labels))})",
             action="Start the engine with the bundle's command, or re-run whet with these flags.",
         )
-
-
-def _engine(envelope: Envelope, series: Series) -> Iterator[Alert]:
-    up = series.of_job("up")
-    names = f"count({series.of_job('', NAMES)})"
-    yield Alert(
-        name="WhetEngineDown",
-        expr=f"min({up}) == 0",
-        severity="page",
-        summary="A server of the engine does not answer scrapes",
-        action="Read its log; roll back to previous/ if it began with a deployment.",
-        scrapes=4,
-    )
-    yield Alert(
-        name="WhetMetricsMissing",
-        expr=f"max(absent({names})) and on() max({up}) == 1",
-        severity="page",
-        summary="The engine answers and exports no vllm: metric, so every other alert is blind",
-        action="A new version may have renamed them; compare /metrics with rules.yml.",
-    )
-    yield Alert(
-        name="WhetWrongModel",
-        expr=f"max(absent({series.select(counters.RUNNING)})) and on() {names} > 0",
-        severity="page",
-        summary=f"Another model than {untemplated(envelope.model)} is served",
-        action="Compare the server's command with the bundle's.",
-    )
-    yield Alert(
-        name="WhetEngineRestarted",
-        expr=f"max(changes({series.of_job('process_start_time_seconds')}[{series.window}])) > 0",
-        severity="info",
-        summary="The engine was restarted: kernels and flags may have changed",
-        action="whet watch --engine-log judges the claims of the new start.",
-        scrapes=0,
-    )
-
-
-def _watch() -> Iterator[Alert]:
-    yield Alert(
-        name="WhetWatchAlarm",
-        expr="whet_watch_alarm == 1",
-        severity="ticket",
-        summary="whet watch: {{ $labels.cause }}",
-        action="Its journal has the evidence and the proposed run.",
-        scrapes=0,
-    )
-    last = "whet_watch_last_period_timestamp_seconds"
-    yield Alert(
-        name="WhetWatchStopped",
-        expr=f"time() - max({last}) > 5 * max(whet_watch_period_seconds) "
-        f"or (max({last} offset 1h) unless max({last}))",
-        severity="ticket",
-        summary="whet watch does not run: answers and causes are not watched",
-        action="Start it again; it goes on from its state.",
-    )
 
 
 def untemplated(text: str) -> str:

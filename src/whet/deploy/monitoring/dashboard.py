@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from importlib import resources
+from string import ascii_uppercase
 from typing import Any, Final
 
 from whet.core import counters
@@ -12,10 +15,10 @@ from whet.metrics.counted import acceptance_rate
 from whet.metrics.metric import CounterMetric, RequestMetric
 from whet.metrics.table import metrics_in
 
-_SCHEMA_VERSION: Final = 39
 _COLUMNS, _WIDTH, _HEIGHT = 3, 8, 7
 _PHASES: Final = ("queue", "prefill", "decode")
-_SOURCE: Final = {"type": "prometheus", "uid": "prometheus"}
+_PARTS: Final = json.loads((resources.files(__package__) / "dashboard.json").read_text("utf-8"))
+"""What every dashboard, row and graph has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +46,20 @@ def dashboard(envelope: Envelope, series: Series) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     top = 0
     for title, row in panels(envelope, series).items():
-        rows.append(
-            {
-                "id": len(rows) + 1,
-                "type": "row",
-                "title": title,
-                "collapsed": False,
-                "gridPos": {"h": 1, "w": 24, "x": 0, "y": top},
-                "panels": [],
-            }
-        )
+        at = {"h": 1, "w": 24, "x": 0, "y": top}
+        rows.append({"id": len(rows) + 1, "title": title, "gridPos": at, **_PARTS["row"]})
         top += 1
         for place, panel in enumerate(row):
             line, column = divmod(place, _COLUMNS)
             at = {"h": _HEIGHT, "w": _WIDTH, "x": column * _WIDTH, "y": top + line * _HEIGHT}
             rows.append({"id": len(rows) + 1, "gridPos": at, **_graph(panel)})
         top += -(-len(row) // _COLUMNS) * _HEIGHT
+    title = f"whet: {envelope.variant} ({envelope.model})"
     return {
-        "uid": "whet-deployment",
-        "title": f"whet: {envelope.variant} ({envelope.model})",
+        "title": title,
         "tags": ["whet", envelope.engine],
-        "schemaVersion": _SCHEMA_VERSION,
-        "editable": True,
-        "refresh": "30s",
-        "time": {"from": "now-6h", "to": "now"},
-        "timezone": "browser",
         "panels": rows,
+        **_PARTS["dashboard"],
     }
 
 
@@ -78,27 +69,15 @@ def _graph(panel: Panel) -> dict[str, Any]:
     if panel.limit is not None:
         steps.append({"color": "red", "value": panel.limit})
         custom["thresholdsStyle"] = {"mode": "line"}
-    return {
-        "type": "timeseries",
-        "title": panel.title,
-        "datasource": _SOURCE,
-        "fieldConfig": {
-            "defaults": {
-                "unit": panel.unit,
-                "custom": custom,
-                "thresholds": {"mode": "absolute", "steps": steps},
-            },
-            "overrides": [],
-        },
-        "options": {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-            "tooltip": {"mode": "multi", "sort": "none"},
-        },
-        "targets": [
-            {"refId": chr(ord("A") + at), "datasource": _SOURCE, "expr": expr, "legendFormat": name}
-            for at, (name, expr) in enumerate(panel.queries.items())
-        ],
-    }
+    limits = {"mode": "absolute", "steps": steps}
+    defaults = {"unit": panel.unit, "custom": custom, "thresholds": limits}
+    graph = _PARTS["graph"]
+    targets = [
+        {"refId": letter, "datasource": graph["datasource"], "expr": expr, "legendFormat": name}
+        for letter, (name, expr) in zip(ascii_uppercase, panel.queries.items(), strict=False)
+    ]
+    fields = {"defaults": defaults, "overrides": []}
+    return {"title": panel.title, "fieldConfig": fields, "targets": targets, **graph}
 
 
 def _tokens(envelope: Envelope, series: Series) -> list[Panel]:

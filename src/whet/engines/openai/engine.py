@@ -7,7 +7,6 @@ the only evidence.
 from __future__ import annotations
 
 import http.client
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from threading import Event
 
 from whet.client import Endpoint
 from whet.core.errors import EngineLostError, EngineStartError, UsageError
+from whet.core.outside import json_value
 from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
 from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
@@ -130,7 +130,7 @@ def _first_model(base_url: str) -> str:
             raise EngineStartError(
                 f"{base_url} refuses the key (401)", fix="put the right one into OPENAI_API_KEY"
             )
-        return str(json.loads(text)["data"][0]["id"])
+        return str(json_value(text)["data"][0]["id"])
     except (NoAnswer, ValueError, KeyError, IndexError, TypeError) as error:
         raise EngineStartError(
             f"{base_url} lists no model", fix="name it with engine.args.model"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
 from whet.core.flags import plain_args, rust_frontend
+from whet.core.outside import read_json
 from whet.core.records.engine import Speculation, Variant
 from whet.engines.compatibility import Installed, version_of
 from whet.engines.sglang.flags import ALGORITHMS
@@ -78,7 +78,7 @@ def _no_speculation(speculation: Speculation) -> str | None:
 def _norms_first(folder: str | None) -> bool:
     """Whether a head's stream begins as the normed hidden state."""
     try:
-        config = json.loads((Path(folder or "") / "config.json").read_text(encoding="utf-8"))
+        config = read_json(Path(folder or "") / "config.json", infinite=True)
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and config.get("norm_before_residual") is True

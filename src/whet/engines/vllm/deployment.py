@@ -50,8 +50,8 @@ _NO_FILES: Final = frozenset({"root-path"})
 _PARALLEL: Final = ("tensor", "pipeline", "data")
 _IN_FLIGHT: Final = "max-num-seqs"
 _CPU_NOTE: Final = (
-    "Measured on a CPU, deployed for a GPU: latencies and costs do not carry over, so measure "
-    "again on the GPU that will serve."
+    "Measured on a CPU: the container is for a GPU, where latencies and costs differ, so measure "
+    "again there."
 )
 _BUCKETS: Final = "custom-histogram-buckets"
 SINCE: Final = "0.32"

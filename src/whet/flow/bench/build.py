@@ -18,13 +18,13 @@ from whet.core.bench_options import (
     ServerOptions,
 )
 from whet.core.errors import UsageError
+from whet.core.outside import finite, json_value
 from whet.core.records.objective import Bound, Constraint
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
 from whet.flow.bench.options import BenchOptions, ResultOptions, SourceOptions
 from whet.load.arrivals import Arrivals
 from whet.load.lengths import Lengths
-from whet.load.sources.replay import holds_prompts
 from whet.load.sources.request import (
     INPUT_LENGTHS,
     OUTPUT_LENGTHS,
@@ -51,7 +51,6 @@ _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
     "prefixes": (_SYNTHETIC,),
     "prefix_len": (_SYNTHETIC,),
     "request_rate": _RATED,
-    "dataset_name": (_SYNTHETIC, _DATASET),
     "find_max": _RATED,
     "trace_speed": (_TRACE,),
     "trace_duration": (_TRACE,),
@@ -171,13 +170,9 @@ def _form(server: ServerOptions) -> Form:
 
 def _source(options: BenchOptions, given: frozenset[str]) -> Source | None:
     """The source of the traffic, a trace already read; None for synthetic prompts."""
-    source, name = options.source, options.source.dataset_name
-    if name == "random" and source.dataset_path is not None:
-        raise UsageError("--dataset-name random reads no file", fix="leave out --dataset-path")
-    if name not in (None, "random") and source.dataset_path is None:
-        raise UsageError(f"--dataset-name {name} needs its file", fix="give --dataset-path")
+    source = options.source
     if source.dataset_path is not None:
-        return DatasetFile(path=source.dataset_path, sharegpt=name == "sharegpt")
+        return DatasetFile(path=source.dataset_path)
     return None if source.trace is None else _trace(options, given, source.trace)
 
 
@@ -190,9 +185,9 @@ def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace:
             f"{path} has no times to play",
             fix="give each line a time, or send its prompts with --dataset-path",
         )
-    if "form" in given and holds_prompts(trace):
+    if "form" in given and trace.holds_prompts:
         raise UsageError(f"{path} holds its own prompts", fix="leave out --form")
-    has_lengths = all(row.output_tokens is not None for row in trace.rows)
+    has_lengths = all(row.output_bound is not None for row in trace.rows)
     if options.prompts.output_len is not None and has_lengths:
         raise UsageError(f"{path} has the length of every answer", fix="leave out --output-len")
     return trace
@@ -230,7 +225,7 @@ def _body(options: SamplingOptions) -> dict[str, Any]:
     if options.extra_body is None:
         return body
     try:
-        extra = json.loads(options.extra_body)
+        extra = json_value(options.extra_body, real=finite)
     except ValueError as error:
         raise UsageError("--extra-body is not valid JSON", fix="quote it for the shell") from error
     if not isinstance(extra, dict):

@@ -21,12 +21,10 @@ _Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
 class SourceOptions:
     """Traffic that is not synthetic."""
 
-    dataset_name: Literal["random", "sharegpt", "custom"] | None = None
-    """Kind of --dataset-path. sharegpt leaves out the rows that vLLM leaves out."""
     dataset_path: Path | None = None
-    """Log of requests, ShareGPT, messages or prompts; file or folder."""
+    """Log of requests in any form with prompts, drawn at random; file or folder."""
     trace: Path | None = None
-    """Azure or BurstGPT CSV, Mooncake or Bailian JSONL, or a request log, at its own times."""
+    """Log of requests, or trace of lengths such as Azure's or Mooncake's, at its own times."""
     trace_unit: TimeUnit | None = None
     """Unit of the trace's relative times. Default: the one that all rows agree with."""
     trace_block_size: PositiveInt | None = None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from whet.checkpoint import locate_without_weights
 from whet.client import CompletionCall
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.load import Load
 from whet.core.protocols import Observer
+from whet.core.quote import shell_word
 from whet.core.records.load import (
     PlannedRequest,
     RequestEvent,
@@ -22,12 +25,19 @@ from whet.flow.model_entry import model_entry, tokenizer_here
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
 from whet.load.sources.replay import report_trace
-from whet.load.sources.request import BenchRequest, Target
+from whet.load.sources.request import OUTPUT_LENGTHS, BenchRequest, Target
 from whet.load.sources.source import build_load, open_dataset, read_block_size
+from whet.load.texts import load_text_tokenizer
 from whet.metrics.usable import trial_problem
 from whet.report.bench.load import LoadFigures
 
 _SHORT_OF_RATE = 0.95
+_REFUSED: Final = ("http_400", "http_422")
+_OPTIONAL: Final = (
+    *("ignore_eos", "skip_special_tokens", "stream_options", "temperature", "max_tokens", "seed"),
+    *("tools", "chat_template_kwargs", "cache_salt"),
+)
+"""Fields that ``--extra-body`` can leave out of every request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +125,22 @@ def run_once(
     record = run_trial(
         request.url, target.model, plan=plan, memory=lambda: None, alive=lambda: None
     )
-    return record, load.workload.facts
+    return _with_counts(record, target), load.workload.facts
+
+
+def _with_counts(trial: TrialRecord, target: Target) -> TrialRecord:
+    """The trial with the output tokens of answers without usage counted in their text."""
+    silent = [each for each in trial.requests if each.error is None and each.output_tokens is None]
+    if not silent:
+        return trial
+    tokenizer = load_text_tokenizer(target.tokenizer)
+    counted = {}
+    for event in silent:
+        count = max(1, len(tokenizer.content_ids(event.text)))
+        words = f"no usage came, and its text has {count} output tokens"
+        counted[event.index] = replace(event, output_tokens=count, detail=words)
+    requests = tuple(counted.get(event.index, event) for event in trial.requests)
+    return replace(trial, requests=requests)
 
 
 def _calls(
@@ -181,15 +206,26 @@ def require_figures(result: BenchResult) -> LoadFigures:
     """Return the figures; ``MeasurementError`` where no run can be believed, which says why."""
     events = [event for trial in result.trials for event in trial.requests]
     if all(event.error is not None for event in events):
-        raise MeasurementError(no_answer_words(events))
+        raise no_answer(events)
     problems = [trial_problem(trial) for trial in result.trials]
     if all(problem is not None for problem in problems):
         raise MeasurementError(f"no run can be believed: {'; '.join(map(str, problems))}")
     return LoadFigures.of(result.trials)
 
 
-def no_answer_words(events: Sequence[RequestEvent]) -> str:
-    """Why no request was answered: each error with the server's words on one line."""
+def no_answer(events: Sequence[RequestEvent]) -> MeasurementError:
+    """Why no request was answered: each error with the server's words on one line.
+
+    The fix leaves out the optional fields that a strict server names in its refusal.
+    """
     details = {event.error: " ".join((event.detail or "").split()) for event in events}
-    errors = "; ".join(f"{word} ({detail})" for word, detail in details.items())
-    return f"no request was answered: {errors}; fix the server or the address"
+    refusals = " ".join(detail for word, detail in details.items() if word in _REFUSED)
+    named = (name for name in _OPTIONAL if re.search(rf"\b{name}\b", refusals))
+    fields: dict[str, int | None] = dict.fromkeys(named)
+    if "max_tokens" in fields:
+        fields["max_completion_tokens"] = OUTPUT_LENGTHS.high
+    leave_out = f"leave out what it refuses: --extra-body {shell_word(json.dumps(fields))}"
+    return MeasurementError(
+        f"no request was answered: {'; '.join(f'{word} ({d})' for word, d in details.items())}",
+        fix=leave_out if fields else "fix the server or the address",
+    )

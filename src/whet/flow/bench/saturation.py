@@ -26,7 +26,7 @@ from whet.core.records.objective import (
     SearchResult,
 )
 from whet.flow.bench.options import SearchOptions
-from whet.flow.bench.run import no_answer_words, reach, run_once
+from whet.flow.bench.run import no_answer, reach, run_once
 from whet.load.arrivals import Arrivals
 from whet.load.sources.request import BenchRequest, Target
 from whet.metrics.objective import judge, judge_attainment
@@ -202,7 +202,7 @@ class _LevelSearch:
         reach(self.request, Silent())
         is_load = _FROM_LOAD & {event.error for event in trial.requests}
         if not is_load and not self.has_answers:
-            raise MeasurementError(no_answer_words(trial.requests))
+            raise no_answer(trial.requests)
 
 
 def level_request(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +13,10 @@ from whet.core.errors import MeasurementError, NothingQualifiesError, StorageErr
 from whet.core.load import Load
 from whet.core.names import did_you_mean
 from whet.core.records.bundle import Bundle
-from whet.core.records.codec import encode
 from whet.core.records.decision import Decision
 from whet.core.records.engine import ResolvedEngine
-from whet.core.redact import redact_json
 from whet.core.run import Run
+from whet.core.store import json_text
 from whet.deploy.monitoring import monitoring_files
 from whet.deploy.monitoring.series import exact_edges_s
 from whet.deploy.render import SCRIPT, Site, commented, get_target, render, render_script, site_name
@@ -85,7 +83,7 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         **source_files(source),
         SCRIPT: render_script(plan),
         f"{SECRETS}.example": _env_example(plan),
-        RECORD: redact_json(json.dumps(encode(bundle), indent=1, ensure_ascii=False)) + "\n",
+        RECORD: json_text(bundle),
     }
     written = {
         name: commented(text, bundle.limits) if name.endswith(_COMMENTED) else text
@@ -190,7 +188,7 @@ def choose(run: Run, variant: str | None) -> tuple[str, Load]:
     if decision is None:
         raise MeasurementError(
             f"{run.root} has no decision, so nothing can be deployed",
-            fix="finish it with whet run --resume",
+            fix=f"finish it with {run.resume_command}",
         )
     chosen = decision.recommendation
     name = variant or (chosen.variant if chosen is not None else None)

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from whet.core.errors import StorageError, UsageError
+from whet.core.errors import UsageError
 from whet.core.quote import shell_word
 from whet.core.records.bundle import Bundle
-from whet.core.records.codec import decode
 from whet.core.staging import staged
-from whet.core.store import read_json, translate_disk_errors
+from whet.core.store import read_record, translate_disk_errors
 from whet.deploy.render import get_target, write_file
 
 RECORD: Final = "bundle.json"
@@ -31,10 +30,7 @@ def read_bundle(folder: Path) -> Bundle | None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} holds other files", fix="choose another --output-dir")
         return None
-    try:
-        return decode(Bundle, read_json(path))
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{path} is damaged", fix=f"move {folder} away and repeat") from error
+    return read_record(path, Bundle, fix=f"move {folder} away and repeat")
 
 
 def replace_bundle(folder: Path, files: Mapping[str, str]) -> None:

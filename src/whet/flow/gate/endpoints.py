@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +12,9 @@ from typing import Any, Final
 
 from whet.checkpoint import locate, locate_without_weights, read_facts, tokenizer_difference
 from whet.checkpoint.doubts import kv_scales_problem
-from whet.client import HttpError, get_text
+from whet.client import HttpError, get_json
 from whet.core.errors import InfeasibleError, StorageError, UsageError
+from whet.core.outside import read_json
 from whet.core.records.codec import decode
 from whet.core.records.engine import ResolvedEngine
 from whet.core.records.model import ModelFacts
@@ -22,7 +22,7 @@ from whet.core.records.quality import QualityRecord
 from whet.core.server_url import split_server_url
 from whet.core.spec import EngineSpec
 from whet.core.staging import staged
-from whet.core.store import read_json, translate_disk_errors, write_json
+from whet.core.store import translate_disk_errors, write_json
 from whet.flow.model_entry import model_entry, tokenizer_here
 from whet.flow.serving import plain_variant, resolve_alone
 from whet.quality import PlainReference
@@ -300,7 +300,7 @@ def _settings(resolved: ResolvedEngine) -> str:
 
 def _version(url: str) -> str | None:
     try:
-        version = json.loads(get_text(url, "/version")).get("version")
+        version = get_json(url, "/version").get("version")
     except (HttpError, ValueError, AttributeError):
         return None
     return version if isinstance(version, str) else None

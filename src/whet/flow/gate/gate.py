@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,7 @@ from whet.core.records.quality import QualityRecord, TaskScore
 from whet.core.records.quality_checks import GateVerdict
 from whet.core.spec import EngineSpec, QualitySpec
 from whet.core.units import human_duration
-from whet.data import write_inputs
+from whet.data import is_built_in, write_inputs
 from whet.flow.gate.endpoints import (
     ARRAYS,
     BASELINE,
@@ -170,7 +169,8 @@ def _open_saved(
     saved = read_baseline(folder)
     if options.sides.speculative and saved.plain is None:
         raise UsageError(
-            f"{folder} holds no answers for --speculative", fix="save the baseline again"
+            f"{folder} holds no answers for --speculative",
+            fix="save the baseline again with --speculative",
         )
     if options.harness.tasks and saved.harness is None:
         raise UsageError(
@@ -302,26 +302,24 @@ def _plan(
         tolerances=job.options.tolerances,
         arrays=job.scratch / ARRAYS if side is not None else None,
         checks=None if side is None else _checks(job, side, base),
+        built_in_text=is_built_in(job.heldout, "heldout"),
     )
 
 
 def _checks(job: _Job, side: Endpoint, base: SavedBaseline | None) -> ChecksPlan:
-    speculative, saves = job.options.sides.speculative, job.options.save is not None
+    speculative = job.options.sides.speculative
     reference = base if base is not None and (speculative or side.computes_as(base.side)) else None
     return ChecksPlan(
         golden=None,
         same_weights_reference=None if reference is None else reference.record,
         plain=base.plain if base is not None and speculative else None,
-        is_plain=base is None and (speculative or saves),
+        is_plain=base is None and speculative,
         other_kernels=base is not None and None in (side.settings, base.side.settings),
     )
 
 
 def _measure(job: _Job, server: LiveEndpoint, plan: QualityPlan) -> Measured:
-    label = f"{plan.variant} quality"
-    measured = measure_quality(
-        server.url, server.side.model, plan, progress=partial(job.observer.progress, label)
-    )
+    measured = measure_quality(server.url, server.side.model, plan, observer=job.observer)
     server.ensure_alive()
     job.observer.note(f"{plan.variant} measured in {human_duration(measured.record.seconds)}")
     return measured

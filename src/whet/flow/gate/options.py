@@ -35,7 +35,8 @@ class SideOptions:
     tokenizer: str | None = None
     """Tokenizer folder or hub id. Default: the one that the baseline server reports."""
     speculative: bool = False
-    """TARGET serves the baseline's weights with speculation: check that it is lossless."""
+    """TARGET serves the baseline's weights with speculation: check that it is lossless. Without
+    --baseline or --against: save the plain answers that this check needs."""
 
 
 @Parameter(name="*", group=Group.create_ordered("What is measured"))
@@ -132,11 +133,6 @@ class QualityOptions:
         self.harness.refuse_misfits()
         if sides.against is not None:
             self._refuse_beside_saved(quality)
-        if sides.speculative and self._is_alone:
-            raise UsageError(
-                "--speculative compares the target with the plain server of its weights",
-                fix="name that one with --baseline or --against",
-            )
         for tolerance in self.tolerances:
             if not 0 < tolerance < 1:
                 raise UsageError(f"--tolerance {tolerance:g}: give a share, as 0.01 for 1 %")

@@ -19,6 +19,7 @@ import yaml
 from whet.checkpoint import read_facts
 from whet.checkpoint.heads import read_head
 from whet.core.errors import UsageError
+from whet.core.outside import yaml_values
 from whet.core.records.engine import UNQUANTIZED
 from whet.core.records.model import ModelFacts
 from whet.core.redact import is_env_name, public_env
@@ -67,7 +68,7 @@ def read_current(text: str) -> PresentCommand:
     try:
         matches = list(_services(text) if is_yaml else _lines(text))
         serves = [read_serve_words(words) for words, _ in matches]
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
         raise UsageError(f"the present command cannot be read ({reason})", fix=_FIX) from error
     if not matches:
@@ -190,7 +191,7 @@ def _serve(words: Sequence[str]) -> _Server | None:
 
 def _services(text: str) -> Iterator[_Server]:
     """Yield the vLLM servers of a compose file or of Kubernetes manifests."""
-    for node in _mappings(list(yaml.safe_load_all(text))):
+    for node in _mappings(yaml_values(text)):
         keys = ("entrypoint", "command", "args")
         words = [word for key in keys for word in _words(node.get(key))]
         if not words or not isinstance(image := node.get("image"), str):

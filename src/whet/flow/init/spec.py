@@ -32,7 +32,7 @@ from whet.flow.init.options import InitOptions
 from whet.flow.init.profile import LogProfile, answers_known, name_of, profile_log
 from whet.flow.run.check.check import Checked, check_spec, feasible, plan_machine
 from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints
-from whet.flow.run.check.situation import named_checkpoints, named_head
+from whet.flow.run.check.situation import named_checkpoints, named_head, require_time
 from whet.flow.run.traffic.logged import TrafficLog, gate_tokens, read_traffic, take_sample
 from whet.load.logged import MARK_TOKENS
 from whet.predict.hardware import planned_device
@@ -140,6 +140,7 @@ def _fitted(
         bad = {problem.variant for problem in checked.problems}
         if not bad & {None, spec.baseline}:
             break
+    require_time(spec, choice.device)
     feasible(checked, skip=False)
     return choice, checked
 

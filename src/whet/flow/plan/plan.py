@@ -34,6 +34,7 @@ from whet.requests.trace import Reading
 
 _MOST_IN_FLIGHT: Final = 4096
 _FP8_FROM: Final = (8, 9)
+_KV_TYPES: Final = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "bfloat16", "float16")
 _LENGTH_STEP: Final = 1024
 _GRAPHS_OF_EXPERTS: Final = (("max_num_batched_tokens", 2048), ("max_cudagraph_capture_size", 2048))
 """Every step of a mixture of experts fits a CUDA graph, those with a prompt too."""
@@ -166,11 +167,17 @@ def candidates_of(
             f"requests of {length:,} tokens do not fit the model's {target.max_position:,}",
             fix="give shorter ones, or --max-model-len",
         )
+    if length < traffic.longest:
+        raise UsageError(
+            f"--max-model-len {length:,} is less than the longest request, {traffic.longest:,} "
+            "tokens",
+            fix="leave it out, or give shorter requests",
+        )
     forms = _forms(target, options.weights or _WEIGHTS)
     choices = itertools.product(
         _layouts(options),
         forms.items(),
-        [each.strip() for each in options.kv_cache.split(",")],
+        _kv_types(options.kv_cache),
     )
     for (gpu, parallel), (weights, stored), kv_cache in choices:
         unusual = options.weights is None and not _usual(stored.stored.scheme, gpu)
@@ -197,6 +204,15 @@ def candidates_of(
             stored=stored,
             price=prices.get(gpu, CUDA[gpu].price),
         )
+
+
+def _kv_types(text: str) -> list[str]:
+    types = [each.strip() for each in text.split(",")]
+    if unknown := [each for each in types if each not in _KV_TYPES]:
+        raise UsageError(
+            f"--kv-cache {unknown[0]!r} is not a type", fix=f"choose from {', '.join(_KV_TYPES)}"
+        )
+    return types
 
 
 def _usual(scheme: str, gpu: str) -> bool:
@@ -247,7 +263,10 @@ def _prices(text: str | None) -> dict[str, float]:
     for part in text.split(",") if text else ():
         name, _, value = part.partition("=")
         try:
-            prices[planned_device(name)[0].name] = above_zero(value)
+            device = planned_device(name)[0].name
+            if device in prices:
+                raise UsageError(f"--prices has {device} twice", fix="give one price")
+            prices[device] = above_zero(value)
         except ValueError as error:
             raise UsageError(f'--prices {part!r}: write "L4=0.5", US$ an hour above 0') from error
     return prices

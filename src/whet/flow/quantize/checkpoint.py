@@ -22,7 +22,8 @@ def quantize_single(
 
     Raises what ``whet.quant.quantize`` raises.
     """
-    from whet.quant import quantize
+    from whet.quality.statistics import document_mean
+    from whet.quant import Judge, quantize
 
     recipe = options.recipe_spec()
     observer.stage("quantize", recipe.title)
@@ -30,15 +31,17 @@ def quantize_single(
     if (problem := recipe_problem(folder, recipe)) is not None:
         raise QuantizationError(problem)
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
-        calibration = recipe.calibration.source
+        inputs, calibration = Path(scratch), recipe.calibration.source
+        heldout = calibration or inputs / "heldout.jsonl"
         if calibration is None:
-            write_inputs(Path(scratch))
-            calibration = Path(scratch, "calibration.jsonl")
+            write_inputs(inputs)
+            calibration = inputs / "calibration.jsonl"
         done = quantize(
             folder,
             out,
             recipe,
             calibration=calibration,
+            judge=Judge(text=heldout, mean=document_mean),
             progress=lambda step, total: observer.progress("layers", step, total),
             device=options.device,
         )
@@ -46,6 +49,8 @@ def quantize_single(
         f"{done.path}: {human_bytes(done.weight_bytes)}, {done.bits_per_weight:.2f} bits "
         f"a weight, written in {human_duration(done.seconds)}"
     )
+    if done.choice is not None:
+        observer.note(done.choice.reason)
     for sentence in done.warnings:
         observer.warn(sentence)
     return done

@@ -21,7 +21,8 @@ class RecipeOptions:
     scheme: str | None = None
     """W4A16, W8A16, W8A8, FP8_DYNAMIC, FP8 or W4A8_FP8. Default: W4A16."""
     method: str | None = None
-    """awq, gptq or rtn; smoothquant for W8A8. Default: the scheme's usual one."""
+    """awq, gptq, rtn, or auto: of awq and gptq the one with less KL on held-out text; smoothquant
+    for W8A8. Default: the scheme's usual one."""
     group_size: int | None = None
     """Columns that share a scale: 32, 64 or 128. Default: 128."""
     kv_cache: str | None = None

@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Final
 
+from whet.core.errors import StorageError
 from whet.core.load import trial_key
+from whet.core.outside import json_lines, json_value, read_bytes
 from whet.core.records.codec import encode
 from whet.core.records.load import RequestEvent, TrialRecord
 from whet.core.redact import REDACTED, redact
@@ -78,9 +80,15 @@ def _documents(root: Path, kinds: Collection[str]) -> Iterator[tuple[str, Any]]:
         name = path.relative_to(root)
         if not path.is_file() or not (name.parts[0] in kinds or str(name) in _FILES):
             continue
-        text = path.read_text("utf-8")
-        lines = text.splitlines() if path.suffix == ".jsonl" else None
-        yield str(name), json.loads(text) if lines is None else [json.loads(x) for x in lines]
+        try:
+            data = read_bytes(path, regular=True)
+            lines = list(json_lines(data)) if path.suffix == ".jsonl" else None
+            record = json_value(data) if lines is None else lines
+        except (OSError, ValueError) as error:
+            raise StorageError(f"{path} is damaged ({error})") from error
+        if lines is None and not isinstance(record, dict):
+            raise StorageError(f"{path} is damaged (it is not a record)")
+        yield str(name), record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

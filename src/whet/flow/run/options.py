@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from whet.core.errors import UsageError
+from whet.core.quote import shell_words
+from whet.core.redact import message_line, redact
+from whet.core.run import RESUME_NOTE
 from whet.core.spec import Spec, load_spec
 
 if TYPE_CHECKING:
@@ -68,6 +71,20 @@ class RunOptions:
 
         with ray_executor(self.address) as executor:
             yield executor
+
+
+def resume_note(words: Iterable[str], *options: Any) -> bytes:
+    """Return the last line of a run's spec.yaml: the command ``words`` that goes on with it."""
+    line = list(words)
+    for group in options:
+        for each in fields(group):
+            value = getattr(group, each.name)
+            if value != each.default and each.name != "resume":
+                flag = f"--{each.name.replace('_', '-')}"
+                values = value if isinstance(value, tuple) else (value,)
+                line += [flag if item is True else f"{flag}={item}" for item in values]
+    text = redact(message_line(f"{RESUME_NOTE}{shell_words([*line, '--resume'])}"))
+    return text.encode(errors="replace") + b"\n"
 
 
 @Parameter(name="*")

@@ -26,7 +26,7 @@ from whet.flow.run.check.situation import prepare_search
 from whet.flow.run.conclude.conclude import conclude
 from whet.flow.run.measure.quantize import quantize_recipes
 from whet.flow.run.measure.rounds import Executor, Measurer
-from whet.flow.run.options import RunOptions, SpecOptions
+from whet.flow.run.options import RunOptions, SpecOptions, resume_note
 from whet.flow.run.plan import Engines, Plan, Recorder
 from whet.flow.run.search.grid import check_answers, confirm, measure_all
 from whet.flow.run.search.search import Search
@@ -169,7 +169,8 @@ def read_run(spec_file: Path, change: SpecOptions, options: RunOptions) -> tuple
     spec = change.read(spec_file)
     root = options.output_dir / require_name(options.name or spec.name, "the run's name")
     notes = "".join(f"# changed by --set {one_line(text)}\n" for text in change.set)
-    return spec, root, redacted_source(spec_file).rstrip(b"\n") + b"\n" + notes.encode()
+    source = redacted_source(spec_file).rstrip(b"\n") + b"\n" + notes.encode()
+    return spec, root, source + resume_note(["whet", "run", str(spec_file)], change, options)
 
 
 def execute(

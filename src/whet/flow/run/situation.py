@@ -12,6 +12,8 @@ from whet.core.spec import RecipeSpec
 
 START_S: Final = {"cpu": 30.0, "cuda": 75.0}
 """Seconds of a server's start by kind of device, before one has been timed."""
+RATES: Final = 7
+"""Trials of a configuration whose search for the highest rate begins at another's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from whet.core.records.engine import ResolvedEngine
 from whet.core.redact import remember_secrets
 from whet.core.server_url import split_server_url
 from whet.core.store import locked
-from whet.core.units import human_duration
+from whet.core.units import MIB, human_duration
 from whet.engines import get_profile
 from whet.flow.watch.options import WatchOptions
 from whet.levers import judge_start
@@ -39,6 +39,7 @@ IDLE_PROBE_SHARE: Final = 0.1
 _AGAIN_S: Final = 10.0
 """A mismatch is looked at again after so long, where the period is longer."""
 _LEARN_S: Final = 600.0
+_LOG_BYTES: Final = 64 * MIB
 _SERVER_KEY: Final = "VLLM_API_KEY"
 
 
@@ -57,6 +58,7 @@ class _Watch:
     checked: Identity | None = None
     causes: dict[str, None] = field(default_factory=dict)
     unwritten: int = 0
+    begun: bool = False
     learning_s: float = field(default_factory=time.time)
     claims: Mapping[str, str] | None = None
     claims_of: float | None = None
@@ -79,6 +81,11 @@ class _Watch:
         for name in done.ended:
             self.journal.add("cleared", look.at, {"cause": name})
             self.observer.note(f"{look.at} cleared: {name}")
+        if not self.begun and not done.findings:
+            self.observer.note(
+                f"{look.at} nothing to report; a look every {self.options.period:g} s"
+            )
+        self.begun = True
         self._say_learning(look, done)
         self.journal.write_state(done.state)
         self._say_unwritten()
@@ -179,10 +186,12 @@ def watch(path: Path, options: WatchOptions, observer: Observer) -> tuple[str, .
 def broken_claims(log: Path, engine: ResolvedEngine) -> dict[str, str]:
     """Claims that the last start in ``log`` contradicts, with what the log says; empty without log.
 
-    A log of several starts is read from the last one on.
+    A log of several starts is read from the last one on, and within its last 64 MiB.
     """
     try:
-        text = log.read_text(encoding="utf-8", errors="replace")
+        with log.open("rb") as file:
+            file.seek(-min(log.stat().st_size, _LOG_BYTES), os.SEEK_END)
+            text = file.read(_LOG_BYTES).decode("utf-8", "replace")
     except OSError:
         return {}
     profile = get_profile(engine.engine)

@@ -22,8 +22,8 @@ from whet.load.sources.drawn import require_memory, warmed, write_synthetic
 from whet.load.sources.request import OUTPUT_LENGTHS, BenchRequest, Target
 from whet.load.synthetic import ordinary_ids
 from whet.load.texts import TextTokenizer, load_text_tokenizer, seeded
-from whet.requests import LoggedRequest, count_doubt, media
-from whet.requests.trace import Trace, TraceRow
+from whet.requests import LoggedRequest, count_doubt, finding, media
+from whet.requests.trace import Trace
 
 _WARM_TOKENS: Final = 64
 """The least that a warm-up prompt has: any chat template leaves room for words in it."""
@@ -34,14 +34,9 @@ _COUNTED: Final = 256
 _TokenIds = tuple[int, ...]
 
 
-def holds_prompts(trace: Trace) -> bool:
-    """Whether the rows are requests as they were sent, not lengths alone."""
-    return trace.rows[0].request is not None
-
-
-def holds_hashes(trace: Trace) -> bool:
+def _holds_hashes(trace: Trace) -> bool:
     """Whether rows say which blocks their prompts begin with."""
-    return any(row.prefix_ids for row in trace.rows)
+    return any(row.hash_ids for row in trace.rows)
 
 
 def report_trace(request: BenchRequest, tokenizer: Path, observer: Observer) -> None:
@@ -53,7 +48,7 @@ def report_trace(request: BenchRequest, tokenizer: Path, observer: Observer) -> 
     played_s = ns_to_s(trace.times_ns[-1]) / arrivals.speed
     pace = "all at once" if rate is None else f"{rate:.4g} requests a second for {played_s:.4g} s"
     form = trace.form
-    if holds_hashes(trace):
+    if _holds_hashes(trace):
         form += f", {trace.block_size} tokens per hash id"
     observer.note(
         f"{trace.path} ({form}): {len(trace.rows)} requests, {pace}; {trace.left_out_text}"
@@ -65,9 +60,9 @@ def report_trace(request: BenchRequest, tokenizer: Path, observer: Observer) -> 
 def _doubts(trace: Trace, tokenizer: Path) -> Iterator[str]:
     """What is odd about the requests of a log, and what of them is not sent."""
     yield from trace.doubts
-    requests = [row.request for row in trace.rows if row.request is not None]
-    if not requests:
+    if not trace.holds_prompts:
         return
+    requests = trace.rows
     counter = load_text_tokenizer(tokenizer)
     numbered = [(number, each) for number, each in enumerate(requests, 1) if not media(each)]
     pairs = (
@@ -77,10 +72,8 @@ def _doubts(trace: Trace, tokenizer: Path) -> Iterator[str]:
     )
     yield from filter(None, (count_doubt(pairs), unsent_fields(requests, SEVERAL)))
     if limits := sum(each.silent for each in requests):
-        yield (
-            f"{plural(limits, 'request')} of {trace.path} do not say how long the answer was: "
-            "max_tokens is generated"
-        )
+        text = f"{plural(limits, 'request')} of {trace.path} do not say how long the answer was"
+        yield finding("limits", f"{text}: max_tokens is generated")
 
 
 def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> PlannedLoad:
@@ -96,17 +89,17 @@ def replay(request: BenchRequest, trace: Trace, target: Target, number: int) -> 
             fix="ask for fewer, or give a longer trace",
         )
     require_memory(sum(row.input_tokens or 0 for row in rows))
-    if holds_prompts(trace):
+    if trace.holds_prompts:
         return _logged(request, trace, target, number)
     lengths = in_order(_pairs(trace, rows))
-    if holds_hashes(trace):
+    if _holds_hashes(trace):
         load = _hashed(request, trace, rows, target, number)
         return warmed(load, request, lengths, target, number)
     return write_synthetic(request, lengths, target, number)
 
 
-def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...]:
-    pairs = tuple((row.input_tokens or 0, row.output_tokens or 0) for row in rows)
+def _pairs(trace: Trace, rows: Sequence[LoggedRequest]) -> tuple[tuple[int, int], ...]:
+    pairs = tuple((row.input_tokens or 0, row.output_bound or 0) for row in rows)
     for number, pair in enumerate(pairs, start=1):
         if not all(1 <= length <= LONGEST for length in pair):
             raise UsageError(
@@ -118,14 +111,14 @@ def _pairs(trace: Trace, rows: Sequence[TraceRow]) -> tuple[tuple[int, int], ...
 
 
 def _hashed(
-    request: BenchRequest, trace: Trace, rows: Sequence[TraceRow], target: Target, number: int
+    request: BenchRequest, trace: Trace, rows: Sequence[LoggedRequest], target: Target, number: int
 ) -> PlannedLoad:
     """Prompts of blocks that are equal where their hash ids are; what is left over is unique."""
     if request.form != "ids":
         raise UsageError("what hash ids share is exact in token ids alone", fix="leave out --form")
     blocks = _Blocks(trace, rows, ordinary_ids(target.tokenizer), f"{request.load.seed}/{number}")
     prompts = [blocks.prompt(row) for row in rows]
-    outputs = [row.output_tokens or 0 for row in rows]
+    outputs = [row.output_bound or 0 for row in rows]
     return PlannedLoad(
         workload=cold_workload(
             prompts, outputs, block_size=target.block_size, seed=request.load.seed
@@ -141,7 +134,7 @@ class _Blocks:
     """
 
     def __init__(
-        self, trace: Trace, rows: Sequence[TraceRow], vocabulary: Sequence[int], label: str
+        self, trace: Trace, rows: Sequence[LoggedRequest], vocabulary: Sequence[int], label: str
     ) -> None:
         self._trace = trace
         self._to_come = Counter(name for row in rows for name in trace.whole_blocks(row))
@@ -150,7 +143,7 @@ class _Blocks:
         self._tails = seeded(f"tails/{label}")
         self._blocks: dict[int, _TokenIds] = {}
 
-    def prompt(self, row: TraceRow) -> _TokenIds:
+    def prompt(self, row: LoggedRequest) -> _TokenIds:
         """Whole blocks by their ids, then fresh tokens up to the length."""
         length = row.input_tokens or 0
         ids = [token for name in self._trace.whole_blocks(row) for token in self._block(name)]
@@ -169,10 +162,8 @@ class _Blocks:
 
 def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) -> PlannedLoad:
     """Prompts and chats as a log holds them, after a warm-up of others that are as long."""
-    rows, tokenizer = trace.rows[: request.requests], load_text_tokenizer(target.tokenizer)
-    requests = [row.request for row in rows if row.request is not None]
-    counted = map(tokenizer.answer_tokens, requests)
-    known = [n or row.output_tokens for row, n in zip(rows, counted, strict=True)]
+    requests, tokenizer = trace.rows[: request.requests], load_text_tokenizer(target.tokenizer)
+    known = [tokenizer.answer_tokens(each) or each.output_bound for each in requests]
     prompts = [_read(trace, i, each, tokenizer) for i, each in enumerate(requests, start=1)]
     outputs = _answer_lengths(request, trace, known, number)
     workload = cold_workload(prompts, outputs, block_size=target.block_size, seed=request.load.seed)

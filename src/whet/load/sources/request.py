@@ -25,10 +25,9 @@ OUTPUT_LENGTHS: Final = fixed(128)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetFile:
-    """A file of prompts or chats; of ``sharegpt``, the rows that vLLM leaves out are left out."""
+    """A file of prompts or chats."""
 
     path: Path
-    sharegpt: bool
 
 
 Source = DatasetFile | Trace

@@ -42,7 +42,6 @@ def open_dataset(request: BenchRequest, folder: Path, observer: Observer) -> Dat
     dataset = read_dataset(
         request.source.path,
         load_text_tokenizer(folder),
-        sharegpt=request.source.sharegpt,
         output_tokens=None if request.outputs is None else request.outputs.low,
     )
     observer.note(

@@ -16,8 +16,8 @@ from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.load.sharing import cached_tokens
 from whet.predict.performance.simulator import Request
+from whet.requests import LoggedRequest, finding
 from whet.requests.trace import WHOLE, Reading, Trace, read_trace
-from whet.requests.trace_formats import TraceRow
 
 _KEYS: Final = ("prompt", "output", "shared")
 _LENGTH: Final = re.compile(r"\d{1,9}")
@@ -78,7 +78,7 @@ def _from_numbers(text: str) -> PlannedTraffic:
     values: dict[str, int] = {}
     for part in text.split(","):
         key, _, value = part.partition("=")
-        if key.strip() not in _KEYS or _LENGTH.fullmatch(value.strip()) is None:
+        if key.strip() not in {*_KEYS} - {*values} or _LENGTH.fullmatch(value.strip()) is None:
             raise UsageError(f"--workload {part.strip()!r} is not understood", fix=_FORM)
         values[key.strip()] = int(value)
     prompt, output, shared = (values.get(key, 0) for key in _KEYS)
@@ -128,46 +128,39 @@ def _from_file(path: Path, reading: Reading, tokenizer: Path | None) -> PlannedT
 def _tokenized(trace: Trace, tokenizer: Path) -> Iterator[Request]:
     """Each request of a log as this tokenizer counts it, with what a prefix cache has of it."""
     encoder = load_encoder(tokenizer)
-    requests = [row.request for row in trace.rows if row.request is not None]
-    rendered = zip(requests, encoder.ids_many(requests), strict=True)
+    rendered = zip(trace.rows, encoder.ids_many(trace.rows), strict=True)
     pairs = [(each, ids) for each, ids in rendered if isinstance(ids, np.ndarray) and len(ids)]
     hits = cached_tokens([ids for _, ids in pairs], block_size=_BLOCK)
     for (each, ids), cached in zip(pairs, hits, strict=True):
-        text = (each.reasoning or "") + (each.output or "")
-        output = each.output_tokens or len(encoder.encode(text)) or each.max_tokens
-        if output:
+        if output := encoder.answer_tokens(each) or each.max_tokens:
             yield Request(prompt=len(ids), output=output, cached=cached)
 
 
-def _answer_is_counted(row: TraceRow) -> bool:
+def _answer_is_counted(row: LoggedRequest) -> bool:
     """Whether the answer's tokens are known; its limit stands for one that was not logged."""
-    request = row.request
-    counted = request is None or request.output_tokens is not None or not request.output
-    return counted and bool(row.output_tokens)
+    return bool(row.output_bound) and (row.output_tokens is not None or not row.output)
 
 
 def _doubts(trace: Trace, used: int) -> Iterator[str]:
     """Rows that are left out, and what the lengths of a log, without its text, leave open."""
     if trace.left_out or trace.bad_lines:
         yield trace.left_out_text
-    if trace.rows[0].request is None:
+    if not trace.holds_prompts:
         return
     if used < len(trace.rows):
-        yield (
-            f"{len(trace.rows) - used:,} of {plural(len(trace.rows), 'request')} have no token "
-            "counts: they are taken to be as long as the others"
-        )
-    if limits := sum(row.request is not None and row.request.silent for row in trace.rows):
-        yield (
-            f"{plural(limits, 'request')} do not say how long the answer was: max_tokens is planned"
-        )
+        count = f"{len(trace.rows) - used:,} of {plural(len(trace.rows), 'request')}"
+        text = f"{count} have no token counts: they are taken to be as long as the others"
+        yield finding("counts", text)
+    if limits := sum(row.silent for row in trace.rows):
+        text = f"{plural(limits, 'request')} do not say how long the answer was"
+        yield finding("limits", f"{text}: max_tokens is planned")
     yield (
         "tokens that prompts share are not counted in a request log: whet prompts finds them; "
         "plan with prompt=…,output=…,shared=…"
     )
 
 
-def _with_cached(trace: Trace, rows: Sequence[TraceRow]) -> Iterator[Request]:
+def _with_cached(trace: Trace, rows: Sequence[LoggedRequest]) -> Iterator[Request]:
     """Each row with the tokens of the whole blocks that it and an earlier row begin with."""
     beginnings: set[tuple[int, ...]] = set()
     for row in rows:
@@ -175,4 +168,4 @@ def _with_cached(trace: Trace, rows: Sequence[TraceRow]) -> Iterator[Request]:
         known = next((n for n in range(len(ids), 0, -1) if ids[:n] in beginnings), 0)
         beginnings.update(ids[:n] for n in range(known + 1, len(ids) + 1))
         cached = min(known * trace.block_size, prompt - 1)
-        yield Request(prompt=prompt, output=row.output_tokens or 1, cached=cached)
+        yield Request(prompt=prompt, output=row.output_bound or 1, cached=cached)

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from whet.core.format import plural
-from whet.core.records.decision import Decision, Recommendation
+from whet.core.records.decision import Recommendation
 from whet.core.run import Run
 from whet.report.document import Bullets, Fact, Facts, Folded, Node, Paragraph, Section
 from whet.report.run.load import cost_charts
 from whet.report.run.payback import payback
-from whet.report.run.setup import serve_line
+from whet.report.run.setup import measured_line, serve_line
 from whet.report.run.verdict import verdict_section
 from whet.report.text import Shown, shown
 
 ORDER = 10
+_DEPLOYED = "Serve it on this machine; whet deploy writes it with containers and monitoring"
 _AS_MEASURED = "As measured; whet deploy leaves out what only the measurement needs"
 
 
@@ -29,12 +30,14 @@ def build(run: Run) -> Section:
         return Section(id="decision", title=title, group="Decision", nodes=nodes, tone="warn")
     section = verdict_section(run.decision, run)
     chosen = run.decision.recommendation
-    tiles = [Facts(items=list(_facts(run, run.decision, chosen)))] if chosen else []
+    tiles = [Facts(items=list(_facts(run, chosen)))] if chosen else []
     lead, *points = section.nodes
     nodes = [lead, *tiles, *points, *cost_charts(run), *_invalid(run)]
     if chosen is not None and chosen.variant in run.engines:
-        line = serve_line(run, chosen.variant)
-        nodes.append(Folded(summary=_AS_MEASURED, nodes=[line], is_open=True))
+        own = chosen.serve_line
+        line = serve_line(own) if own else measured_line(run.engines[chosen.variant])
+        summary = _DEPLOYED if own else _AS_MEASURED
+        nodes.append(Folded(summary=summary, nodes=[line], is_open=True))
     return replace(section, nodes=nodes)
 
 
@@ -68,7 +71,7 @@ def _fleet_facts(chosen: Recommendation) -> Iterator[Fact]:
     )
 
 
-def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fact]:
+def _facts(run: Run, chosen: Recommendation) -> Iterator[Fact]:
     """How much cheaper, at what latency, still right, and proved: what a reader asks first."""
     yield from _fleet_facts(chosen)
     own = chosen.variant == chosen.reference
@@ -95,6 +98,4 @@ def _facts(run: Run, decision: Decision, chosen: Recommendation) -> Iterator[Fac
         )
     cells = [cell for cell in run.cells if cell.status == "complete"]
     proved = sum(run.evidence(cell.variant, cell.load) == "proved" for cell in cells)
-    excluded = sorted({item.variant for item in decision.excluded})
-    note = f"excluded: {', '.join(excluded)}" if excluded else "none excluded"
-    yield Fact(name="Cells proved", value=Shown(text=f"{proved} of {len(cells)}"), note=note)
+    yield Fact(name="Features proved", value=Shown(text=f"in {proved} of {len(cells)} cells"))

@@ -33,6 +33,11 @@ _DISTANCE_NOTE = (
     "KL(baseline ‖ variant) over the likeliest tokens of a position and one bucket for all others: "
     "a lower bound. Flips: positions whose likeliest token differs."
 )
+_BUILT_IN = (
+    "Perplexity is judged on whet's built-in text, which a model made since its publication may "
+    "have been trained on: judge that one on text of your own or newer than it (quality.heldout, "
+    "--heldout)."
+)
 _DISTANCES = (("KL", "millinats"), ("KL p99", "millinats"), ("flips", "of positions"))
 
 
@@ -53,6 +58,8 @@ def build(run: Run) -> Section | None:
 def quality_nodes(records: Sequence[QualityRecord]) -> list[Node]:
     """Likelihoods and verdicts, the reasons of these, and tasks."""
     nodes: list[Node] = [_likelihoods(records)]
+    if any(each.built_in_text for each in records):
+        nodes.append(Paragraph(text=_BUILT_IN, tone="muted"))
     if any(each.distances is not None for each in records):
         nodes.append(Paragraph(text=_DISTANCE_NOTE, tone="muted"))
     reasons = merge_duplicates((each.variant, each.reason) for each in records if each.reason)

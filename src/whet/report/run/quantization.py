@@ -31,6 +31,8 @@ def _recipe(run: Run, name: str, done: QuantizedCheckpoint) -> Iterator[Node]:
         f"{number(done.bits_per_weight)} bits a weight; written in "
         f"{human_duration(done.seconds)} on {done.device}. {_summary(done)}"
     )
+    if done.choice is not None:
+        yield Paragraph(text=f"Chosen: {done.choice.reason}.")
     if done.calibration is not None:
         text = done.calibration
         yield Paragraph(

@@ -130,10 +130,11 @@ def _answers(quality: QualityRecord | None) -> Iterator[Cell]:
     is_baseline = quality.variant == quality.baseline
     yield figure_cell(None if is_baseline else quality.perplexity_ratio, unit="+%")
     yield figure_cell(distance_figures(quality.distances)[0])
-    count = sum(task.n for task in quality.tasks)
-    paired = [task for task in quality.tasks if task.p_value is not None]
+    tasks = [task for task in quality.tasks if not task.graded]
+    count = sum(task.n for task in tasks)
+    paired = [task for task in tasks if task.p_value is not None]
     lost, gained = (sum(getattr(task, key) or 0 for task in paired) for key in ("lost", "gained"))
     yield text_cell(
-        percent(sum(task.right for task in quality.tasks) / count) if count else None,
+        percent(sum(task.right for task in tasks) / count) if count else None,
         detail=flips_words(lost, gained) if paired else "",
     )

@@ -9,6 +9,7 @@ from typing import Final
 
 from whet.core.format import number, plural
 from whet.core.quote import shell_word
+from whet.core.records.engine import ResolvedEngine
 from whet.core.run import Run
 from whet.core.units import human_bytes
 from whet.report.document import Bullets, Code, Folded, Heading, Node, Paragraph, Section
@@ -40,20 +41,22 @@ def _serve_lines(run: Run) -> Iterator[Node]:
     for name in run.variants:
         if name in run.engines:
             excluded = " (excluded, do not deploy)" if run.is_excluded(name) else ""
-            yield Folded(summary=f"Serve line of {name}{excluded}", nodes=[serve_line(run, name)])
+            line = measured_line(run.engines[name])
+            yield Folded(summary=f"Serve line of {name}{excluded}", nodes=[line])
 
 
-def serve_line(run: Run, name: str) -> Code:
-    """Return a variant's command: ``vllm serve``, after the variables of the spec alone.
+def measured_line(engine: ResolvedEngine) -> Code:
+    """Return the command that was measured, after the variables of the spec alone."""
+    own = "".join(f"{key}={shell_word(value)} " for key, value in engine.variant.env)
+    program = _PROGRAM.search(engine.serve_line)
+    line = engine.serve_line
+    return serve_line(line if program is None else own + line[program.start() :])
 
-    Folders below the current one are relative to it.
-    """
-    engine = run.engines[name]
-    line = re.sub(rf"(?<![\w./-]){re.escape(f'{Path.cwd()}/')}", "", engine.serve_line)
-    if (program := _PROGRAM.search(line)) is not None:
-        own = "".join(f"{key}={shell_word(value)} " for key, value in engine.variant.env)
-        line = f"{own}vllm serve {line[program.end() :]}"
-    return Code(text=line, language="sh")
+
+def serve_line(line: str) -> Code:
+    """Return a command with ``vllm serve`` for a server; folders below this one are relative."""
+    line = re.sub(rf"(?<![\w./-]){re.escape(f'{Path.cwd()}/')}", "", line)
+    return Code(text=_PROGRAM.sub("vllm serve ", line), language="sh")
 
 
 def _models(run: Run) -> Iterator[str]:

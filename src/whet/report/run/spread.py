@@ -44,5 +44,8 @@ def _table(spread: Spreads) -> Folded:
             for name in names
         ],
     )
-    words = f"{title} varies by {percent(spread.pooled)} from one start to the next"
+    words = (
+        f"{title} varies by {percent(spread.pooled)} within a round of starts, by which "
+        "configurations are compared; each over all of its starts"
+    )
     return Folded(summary=words, nodes=[made])

@@ -143,7 +143,12 @@ def _left_out(decision: Decision, run: Run | None) -> Iterator[str]:
     for item in decision.excluded:
         if item.variant not in decision.qualified:
             kinds.setdefault(item.variant, {})[item.kind or item.reason] = None
+    plain = [variant for variant, why in kinds.items() if [*why] == ["answers not checked"]]
+    if len(plain) > 2:
+        yield f"{len(plain)} others were not in the lead, and their answers were not checked"
     for variant, why in kinds.items():
+        if len(plain) > 2 and variant in plain:
+            continue
         record = None if run is None else run.quality.get(variant)
         words = ", ".join(why)
         tasks = [task for task in record.tasks if not task.graded] if record else []

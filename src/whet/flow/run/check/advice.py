@@ -10,13 +10,14 @@ from typing import Final
 from whet.core.format import percent
 from whet.core.gpus import model_words, typical_price
 from whet.core.provenance import Device
-from whet.core.records.engine import Variant
+from whet.core.records.engine import ResolvedEngine, Variant
 from whet.core.spec import Spec
 from whet.engines import get_profile
 from whet.engines.compatibility import cautions
 from whet.engines.machine import Machine
 from whet.flow.run.check.facts import Facts
 from whet.flow.run.check.resolve import Resolved
+from whet.levers import claims
 from whet.predict.hardware import CUDA
 from whet.predict.settings import read_settings
 from whet.quality.verdicts import MIN_DOCUMENTS
@@ -31,27 +32,40 @@ def advice_of(facts: Facts, resolved: Resolved, machine: Machine | None = None) 
     ``machine`` is the planned one, None for this machine. A server elsewhere has its flags already.
     """
     spec, device = facts.spec, resolved.device
-    pairs = [
-        (item, variant)
-        for item, variant in zip(resolved.variants, resolved.as_set, strict=True)
-        if spec.engine_of(variant.name).url is None
-    ]
+    pairs = list(zip(resolved.variants, resolved.as_set, strict=True))
     by_sentence: dict[str, list[str]] = defaultdict(list)
     for item, variant in pairs:
         predicted = get_profile(item.engine).planned_engine is not None  # else its flags differ
-        sentences = [
-            *_gate_advice(spec),
-            *_tier_advice(spec, device, planned=machine is not None),
-            *(_queue_advice(facts, variant, device) if predicted else ()),
-            *_repeat_advice(facts, variant),
-            *cautions(item, machine),
-        ]
+        attached = spec.engine_of(variant.name).url is not None
+        sentences = (
+            [*_proof_advice(spec, item)]
+            if attached
+            else [
+                *_gate_advice(spec),
+                *_tier_advice(spec, device, planned=machine is not None),
+                *(_queue_advice(facts, variant, device) if predicted else ()),
+                *_repeat_advice(facts, variant),
+                *cautions(item, machine),
+            ]
+        )
         for sentence in sentences:
             by_sentence[sentence].append(variant.name)
     return tuple(
         f"{'every variant' if len(names) == len(pairs) > 1 else ', '.join(names)}: {sentence}"
         for sentence, names in by_sentence.items()
     )
+
+
+def _proof_advice(spec: Spec, item: ResolvedEngine) -> Iterator[str]:
+    """Claims of an attached server that its log would prove, which whet does not see."""
+    kinds = [each.kind for each in claims(item) if not each.per_cell]
+    if open_kinds := [kind for kind in kinds if kind not in spec.evidence.accept_unproved]:
+        names = ", ".join(dict.fromkeys(open_kinds))
+        yield (
+            f"whet did not start this server and reads no log of it: a claim on {names} that its "
+            "endpoints do not prove keeps it from being recommended, unless "
+            f"evidence.accept_unproved: [{names}] accepts it"
+        )
 
 
 def _gate_advice(spec: Spec) -> Iterator[str]:

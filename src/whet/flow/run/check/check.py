@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,7 +81,9 @@ def check_spec(
             replace(each, message=checkpoints.readable(each.message)) for each in problems
         ),
         advice=(
-            *checkpoint_doubts(facts.target),
+            *chain.from_iterable(
+                checkpoint_doubts(each) for each in (facts.target, *facts.weights.values())
+            ),
             *no_template(facts.tokenizer),
             *advice,
             *(() if facts.log is None else facts.log.doubts),

@@ -27,7 +27,7 @@ from whet.engines.machine import find_capability, has_cuda_compiler
 from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints, stored_commits
 from whet.flow.run.check.facts import GENERATED, Facts, find_facts
 from whet.flow.run.plan import Plan, Recorder
-from whet.flow.run.situation import START_S, Head, Published, Situation, TrafficShape
+from whet.flow.run.situation import RATES, START_S, Head, Published, Situation, TrafficShape
 from whet.flow.run.traffic.logged import TrafficLog, copied_share
 from whet.load import Draw, build_workload
 from whet.metrics.significance import looks_at
@@ -35,11 +35,11 @@ from whet.predict.feasibility import COPY_FIX, copy_difference, longest_request
 from whet.quant.suitability import working_recipes
 
 RECIPES: Final = {
-    "int4": RecipeSpec(),
+    "int4": RecipeSpec(method="auto"),
     "fp8": RecipeSpec(method="rtn", scheme="FP8_DYNAMIC"),
     "fp8-kv": RecipeSpec(method="rtn", scheme="FP8_DYNAMIC", kv_cache="fp8"),
     "int8": RecipeSpec(method="smoothquant", scheme="W8A8"),
-    "w4a8": RecipeSpec(method="awq", scheme="W4A8_FP8"),
+    "w4a8": RecipeSpec(method="auto", scheme="W4A8_FP8"),
 }
 """Recipes by the names that the playbook knows; which of them a card computes is its knowledge."""
 _MEASURED: Final = frozenset({"H100", "H200"})
@@ -86,7 +86,7 @@ def find_situation(
     ``CheckpointError`` for one that cannot be read.
     """
     spec, target = facts.spec, facts.target
-    _require_time(spec, device)
+    require_time(spec, device)
     return Situation(
         target=target,
         device=device,
@@ -104,15 +104,17 @@ def find_situation(
     )
 
 
-def _require_time(spec: Spec, device: Device) -> None:
+def require_time(spec: Spec, device: Device) -> None:
     """``UsageError`` for less time than the default, one other and their confirmation take."""
     starts = 2 + 2 * looks_at(spec.load.max_starts)[0]
-    least = starts * START_S.get(device.kind, 0.0)
+    rates = 2 * RATES * spec.load.seconds if spec.load.find else 0.0
+    least = starts * START_S.get(device.kind, 0.0) + rates
     if spec.search is not None and spec.search.time < least and spec.engine.url is None:
         raise UsageError(
             f"search.time is {human_duration(spec.search.time)}, and {starts} server starts, which "
             "the default and one other configuration with their confirmation need, take about "
-            f"{human_duration(least)}",
+            f"{human_duration(least)}"
+            + (", with the search for their highest rates" * bool(rates)),
             fix="give it more time",
         )
 
@@ -122,7 +124,7 @@ def _recipes(facts: Facts) -> Iterator[tuple[str, RecipeSpec]]:
     spec, folder = facts.spec, Path(facts.target.path)
     if facts.target.stored.scheme not in UNQUANTIZED:
         return
-    own = {name: each for name, each in spec.recipes.items() if each != RecipeSpec()}
+    own = {name: each for name, each in spec.recipes.items() if each != RecipeSpec(method="awq")}
     for name, usual in {**RECIPES, **own}.items():
         for recipe in working_recipes(folder, usual):
             if (recipe.scheme, recipe.kv_cache) != (usual.scheme, usual.kv_cache):

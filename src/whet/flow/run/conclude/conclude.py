@@ -12,6 +12,7 @@ from typing import Final
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.errors import UsageError, WhetError
 from whet.core.flags import drop_kv_sizing
+from whet.core.format import plural
 from whet.core.load import workload_key
 from whet.core.protocols import Observer
 from whet.core.records.decision import (
@@ -31,7 +32,7 @@ from whet.decision import DecisionInputs, TierInputs, decide
 from whet.decision.choice import TierChoices
 from whet.decision.effects import lever_effects
 from whet.decision.eligible import EligibleCell, split_eligible
-from whet.deploy.render import write_deployment
+from whet.deploy.render import deployed_line, write_deployment
 from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.faults import engine_faults, sampled_requests
 from whet.flow.run.conclude.results import RunSummary, store_cells, summarize_run
@@ -52,13 +53,27 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
         if timed.verdict == "fail":
             observer.warn(f"{timed.variant}: degenerate text: {timed.reason}")
     run = Run(store)
+    invalid = [trial for trial in run.trials if trial.is_invalid]
+    if invalid:
+        count, first = plural(len(invalid), "trial"), invalid[0]
+        observer.warn(
+            f"not counted: {count}, such as one of {first.variant} at {first.load.words}: "
+            f"{first.health.reason}; measure again with {run.resume_command}"
+        )
     summary = summarize_run(run)
     _store_summary(run, summary)
-    decision = with_bottleneck(run, _decide([(run, summary)]))
+    decision = _with_serve_line(run, with_bottleneck(run, _decide([(run, summary)])))
     write_json(store.path("decision.json"), decision)
     store.note("decision", "decision", status="complete")
     _write_commands(run, decision)
     return decision
+
+
+def _with_serve_line(run: Run, decision: Decision) -> Decision:
+    chosen = decision.recommendation
+    if chosen is None or (line := deployed_line(run.engines[chosen.variant], chosen.load)) is None:
+        return decision
+    return replace(decision, recommendation=replace(chosen, serve_line=line))
 
 
 def choices_of(run: Run, *, unchecked: bool = False) -> TierChoices:

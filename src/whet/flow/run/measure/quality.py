@@ -12,6 +12,7 @@ from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import EngineFacts
 from whet.core.records.quality import QualityRecord
 from whet.core.store import RunStore
+from whet.data import is_built_in
 from whet.engines import get_profile
 from whet.flow.run.plan import Plan, Recorder, weights_key
 from whet.levers.weights import running_scheme
@@ -50,13 +51,11 @@ def measure_variant_quality(
         scoring_defect=_scoring_defect(store, resolved),
         counter_names=profile.counters_of(resolved.variant),
         dialect=profile.scoring.dialect,
+        built_in_text=is_built_in(plan.inputs.heldout, "heldout"),
     )
     try:
         measured = measure_quality(
-            server.base_url,
-            server.model_name,
-            quality_plan,
-            progress=lambda done, total: recorder.observer.progress(f"{name} quality", done, total),
+            server.base_url, server.model_name, quality_plan, observer=recorder.observer
         )
         server.ensure_alive()
     except (MeasurementError, EngineLostError) as error:
@@ -74,6 +73,7 @@ def _checks(plan: Plan, store: RunStore, resolved: ResolvedEngine) -> ChecksPlan
     variant = resolved.variant
     same = [each for each in plan.resolved if weights_key(each) == weights_key(resolved)]
     speculates, plain = variant.speculation is not None, plain_of(plan.resolved, resolved)
+    search = plan.spec.search
     others = [
         record
         for each in same
@@ -95,7 +95,10 @@ def _checks(plan: Plan, store: RunStore, resolved: ResolvedEngine) -> ChecksPlan
         else None,
         # A search may give the same weights a draft later.
         is_plain=plain is resolved
-        and (plan.spec.search is not None or any(each.variant.speculation for each in same)),
+        and (
+            (search is not None and "speculation" not in search.never)
+            or any(each.variant.speculation for each in same)
+        ),
     )
 
 

@@ -97,7 +97,8 @@ def _passes(plan: Plan, pending: Sequence[str]) -> Iterator[list[str]]:
 
 def _quantize(plan: Plan, recorder: Recorder, names: Sequence[str]) -> dict[str, WhetError]:
     """Write the checkpoints of one pass; return the errors of those that cannot be made."""
-    from whet.quant import quantize_many
+    from whet.quality.statistics import document_mean
+    from whet.quant import Judge, quantize_many
 
     recipes = {name: plan.spec.recipes[name] for name in names}
     titles = [f"{name}: {recipe.title}" for name, recipe in recipes.items()]
@@ -108,6 +109,7 @@ def _quantize(plan: Plan, recorder: Recorder, names: Sequence[str]) -> dict[str,
             Path(plan.target.path),
             {name: (quantized_path(root, name), each) for name, each in recipes.items()},
             calibration=recipes[names[0]].calibration.source or plan.inputs.calibration,
+            judge=Judge(text=plan.inputs.heldout, mean=document_mean),
             progress=lambda step, total: observer.progress("layers", step, total),
         )
     except QuantizationError as error:
@@ -127,3 +129,5 @@ def _store(recorder: Recorder, name: str, done: QuantizedCheckpoint, source_byte
         f"{done.bits_per_weight:.2f} bits a weight, written in "
         f"{human_duration(done.seconds)}"
     )
+    if done.choice is not None:
+        recorder.observer.note(f"{name}: {done.choice.reason}")

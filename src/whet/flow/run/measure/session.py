@@ -21,7 +21,6 @@ from whet.core.starts import start_text, store_start
 from whet.core.store import RunStore
 from whet.decision.matrix import recommended_point
 from whet.engines import get_profile
-from whet.engines.starved import watched
 from whet.engines.together import Start
 from whet.flow.run.conclude.results import cells_of_variant, store_cells
 from whet.flow.run.measure.quality import measure_variant_quality
@@ -150,8 +149,7 @@ def _serve(recorder: Recorder, engines: Engines, pending: PendingWork) -> Iterat
     """Start one server, record its start, and end it."""
     start = wanted_start(recorder.store, engines, pending)
     recorder.observer.progress("starting", 0, 1)
-    serving = start.engine.serve(start.resolved, log=start.log)
-    with watched(serving, recorder.observer.warn) as server:
+    with start.engine.serve(start.resolved, log=start.log) as server:
         yield take_over(recorder, server, pending, 1)
 
 
@@ -249,6 +247,8 @@ def summarize_cells(
 
 
 _LIMIT: Final = 10_000.0
+_FIRST: Final = 8.0
+"""Requests a second to begin with at most: a demand may be for many servers."""
 _STEP: Final = 1.19
 """From a rate that another variant met: one bisection then closes the bracket."""
 _SHARES: Final = (0.8, 0.9, 1.0)
@@ -270,11 +270,10 @@ def find_rate(
     variant met, in smaller steps. ``attempt`` makes prompts unlike those of the trials that follow
     on the same start. A rate counts as met where every limit of the
     objective is above the figure of its one trial: a search needs no intervals, because what it
-    finds is measured afterwards. A disturbed trial is repeated once, on other traffic. Where
-    that was disturbed too, the search counts as failed and a resume makes it again.
+    finds is measured afterwards. A disturbed trial is repeated once, on other traffic; a rate
+    that was disturbed again and missed a limit counts as missed.
     """
     tried: list[RateTried] = []
-    disturbed: list[Load] = []
     point = recommended_point(plan.tier, plan.spec.objective)
     load, observer = plan.spec.load, recorder.observer
 
@@ -288,14 +287,15 @@ def find_rate(
         if not record.health.valid and effort == 1:
             observer.warn(f"{rate}, once more: {record.health.reason}")
             return ObjectiveVerdict(verdict="undecided", judgements=())
-        if not record.health.valid:
-            disturbed.append(rate)
         missed = tuple(point.missed_by(summary))
         if summary.status != "complete" or summary.errors:
             missed = (*missed, summary.failure or f"{summary.errors} failed requests")
         ttft = None if summary.ttft_p95_ms is None else summary.ttft_p95_ms.value
         tried.append(RateTried(rate=rate, ttft_p95_ms=ttft, missed=missed))
-        observer.note(f"{rate}: {f'misses {missed[0]}' if missed else 'met'}")
+        if missed and not record.health.valid:
+            observer.warn(f"{rate} was disturbed again and counts as missed")
+        figure = "" if ttft is None else f", {ttft:,.0f} ms to the first token at p95"
+        observer.note(f"{rate}: {f'misses {missed[0]}' if missed else 'met'}{figure}")
         return ObjectiveVerdict(verdict="missed" if missed else "met", judgements=())
 
     log = read_log(load)
@@ -315,17 +315,16 @@ def find_rate(
         points=points,
         log_rate=None if log is None else log.rate,
     )
-    status = "failed" if disturbed else "complete"
-    recorder.store.put("rates", resolved.variant.name, search, status=status)
+    recorder.store.put("rates", resolved.variant.name, search, status="complete")
 
 
 def _search_plan(load: LoadSpec, log: Log | None, begin: Load | None) -> SearchPlan:
-    """From ``begin``, else a log's own rate, or 1 a second, as far as the log lasts.
+    """From ``begin``, else a log's own rate, or the demand, as far as the log lasts.
 
     Down to where ``load.seconds`` hold ``load.min_requests``: lower rates would take longer.
     """
     lowest = load.min_requests / load.seconds
-    start, limit = max(lowest, 1.0), max(lowest, _LIMIT)
+    start, limit = max(lowest, min(load.demand_rps or 1.0, _FIRST)), max(lowest, _LIMIT)
     if log is not None:
         start, limit = log.rate.value, log.longest.value
     if begin is not None:

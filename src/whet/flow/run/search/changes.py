@@ -171,7 +171,7 @@ def _heads(situation: Situation, value: Value) -> Iterator[Change]:
     for head in usable:
         yield Change(
             value=_with_graphs(situation, _set(value, speculation=_speculation(head))),
-            why=f"{head.ref or 'the layers that the model brings'} draft ({head.source})",
+            why=f"several tokens a step, from {head.ref or 'layers of the model'} ({head.source})",
         )
 
 
@@ -363,12 +363,12 @@ CHANGES: Final[Mapping[str, Changes]] = {
     "draft": _draft,
     "w4a8": _since(
         _HOPPER,
-        _recipe("w4a8", "a quarter of the weights, products in FP8", kernels="humming"),
+        _recipe("w4a8", "a quarter of the weights, products in FP8 (Humming)", kernels="humming"),
         nvcc=True,
     ),
     "w4a16": _since(
         _QUANTIZED_SINCE,
-        _recipe("int4", "a quarter of the weights is read per step", kernels="humming"),
+        _recipe("int4", "a quarter of the weights is read per step (Humming)", kernels="humming"),
         nvcc=True,
     ),
     "int4": _int4_cpu,

@@ -35,7 +35,6 @@ class Move:
 
     name: str
     family: str
-    gives: str
     gain: tuple[float, float]
     changes: Changes
     helps: frozenset[str] = frozenset()
@@ -96,7 +95,6 @@ def _read_moves() -> Iterator[Move]:
             yield Move(
                 name=row["move"],
                 family=row["family"],
-                gives=row["gives"],
                 gain=(float(row["few"]), float(row["many"])),
                 helps=frozenset(filter(None, row["helps"].split(" & "))),
                 campaign=row["campaign"] or None,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,11 +26,13 @@ from whet.flow.run.search.grid import Measurer, Waves
 from whet.flow.run.search.history import outcome_of, stored_waves, value_of
 from whet.flow.run.search.outcomes import Outcome, incumbent, standing, worths
 from whet.flow.run.search.playbook import Option, require_known
-from whet.flow.run.situation import START_S, Situation
+from whet.flow.run.situation import RATES, START_S, Situation
 from whet.metrics.significance import looks_at
 
 _CELL_S: Final = 20.0
 _FINALISTS: Final = 2
+_CONFIRMED: Final = 0.4
+"""The most of the time that is reserved for a second look of the confirmation."""
 _WIDEST: Final = 8
 """Servers of one wave at most, however many devices there are."""
 _CHECKED: Final = 3
@@ -159,12 +162,27 @@ class Search:
 
     @property
     def reserve_s(self) -> float:
-        """Seconds for the confirmation of two finalists, up to its first look."""
-        first, run = looks_at(self.plan.spec.load.max_starts)[0], Run(self.recorder.store)
+        """Seconds for the last check of answers and the confirmation of two finalists.
+
+        The confirmation goes to its second look where that is affordable.
+
+        Two starts of each show only what varies little between starts, four most of what pays.
+        """
+        run, load = Run(self.recorder.store), self.plan.spec.load
         # The quickest: what starts alone, and not for the first time, does not wait for others.
         start_s = min((start.ready_s for start in run.starts.values()), default=self._start_s)
-        cell_s = self.spent.get("measuring", _CELL_S) / max(1, len(run.trials))
-        return _FINALISTS * first * (start_s + cell_s)
+        cell_s = load.seconds if load.rates or load.find or load.trace else self._next_s
+        look_s = [
+            _FINALISTS * starts * (start_s + cell_s) for starts in looks_at(load.max_starts)[:2]
+        ]
+        answers_s = self.spent.get("answers", 0.0) / max(1, len(run.quality))
+        return answers_s + (look_s[-1] if look_s[-1] < _CONFIRMED * self.spec.time else look_s[0])
+
+    @property
+    def _next_s(self) -> float:
+        """Seconds that a further configuration is measured for."""
+        load = self.plan.spec.load
+        return self.each_s or (RATES * load.seconds if load.find else _CELL_S)
 
     @property
     def _start_s(self) -> float:
@@ -198,9 +216,15 @@ class Search:
         if candidates and self._at_hand(candidates[0]):
             candidates = list(filter(self._at_hand, candidates))
         room_s = self.clock.left_s - self.reserve_s - (self.start_s or self._start_s)
-        fits = max(0, int(room_s / (self.each_s or _CELL_S)))
+        fits = max(0, int(room_s / self._next_s))
         if candidates and not fits:
-            self.stopped = "the time is spent"
+            self.stopped = "the rest of the time is for the confirmation"
+            if self.wave == 1:
+                needed = self.clock.time_s - room_s + self._next_s
+                self.recorder.observer.warn(
+                    "search.time is too short for another configuration: give it "
+                    f"{human_duration(60 * math.ceil(needed / 60))} or more"
+                )
         batch = candidates[:fits]
         if len(batch) < 2:
             return batch
@@ -244,7 +268,8 @@ class Search:
                 self.spent[part] - before.get(part, 0.0) for part in ("starts", "measuring")
             )
             self.start_s = max(self.start_s, started)
-            self.each_s = max(self.each_s, measured / len(ready))
+            if self.wave or self.plan.spec.load.find is None:  # the first begins far from its rate
+                self.each_s = max(self.each_s, measured / len(ready))
         self.wave += 1
         self._refresh()
         self._record()
@@ -297,7 +322,8 @@ class Search:
     def _rate(self) -> Load | None:
         """Where a search for rates begins: the highest that the cheapest meets."""
         best = incumbent(self.history) if self.history else None
-        return None if best is None or best.load is None or not best.load.is_open else best.load
+        rates = None if best is None else Run(self.recorder.store).rate_searches.get(best.name)
+        return max(rates.points, default=None) if rates else None
 
     def _to_check(
         self, batch: Sequence[Candidate], servers: Sequence[ResolvedEngine]

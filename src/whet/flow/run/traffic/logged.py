@@ -25,7 +25,7 @@ from whet.core.format import percent, plural
 from whet.core.records.load import TrafficFacts
 from whet.core.spec import LoadSpec, QualitySpec, TrafficSpec, WorkloadSpec
 from whet.core.store import read_record, write_atomic
-from whet.core.units import NS_PER_S, ns_to_s
+from whet.core.units import ns_to_s
 from whet.data import write_inputs
 from whet.load.logged import MARK_TOKENS
 from whet.load.logged_call import unsent_fields
@@ -43,13 +43,11 @@ from whet.requests.sample import (
     read_sample,
     sample_log,
 )
-from whet.requests.trace_formats import time_unit
 
 TRAFFIC: Final = "traffic.jsonl"
 TIMES: Final = "arrivals.json"
 _NOTICE: Final = b"""This folder holds prompts and answers of a request log. Do not publish it.
 """
-_MOST_GAP_NS: Final = 365 * 86_400 * NS_PER_S
 _MOST_TIMES: Final = 100_000
 _FEWEST_TIMES: Final = 100
 _TEXTS: Final[tuple[tuple[str, Part, int], ...]] = (
@@ -224,13 +222,7 @@ def take_sample(
     reader = LogReader(log)
     sample = sample_log(reader, seed=seed)
     reader.refuse_textless()
-    gaps_ns = np.diff(np.asarray(sample.times_ns, dtype=np.int64))
-    if len(gaps_ns) and gaps_ns.max() > _MOST_GAP_NS:
-        raise UsageError(
-            f"{log}: time jumps by {ns_to_s(gaps_ns.max()) / 86_400:,.0f} days",
-            fix="write all times in one unit, from one clock",
-        )
-    time_unit(str(log), [(at_ns, log.name) for at_ns in sample.times_ns], "s")
+    reader.refuse_times()
     counts = tuple((each.reason, each.count) for each in reader.left_out())
     return sample, counts, tuple(reader.check.doubts())
 
@@ -250,10 +242,8 @@ def _answer_tokens(
     """
     if traffic.answers == "natural":
         return request.max_tokens or traffic.max_output_tokens
-    if request.output_tokens is not None:
-        return request.output_tokens
-    text = (request.reasoning or "") + (request.output or "")
-    return len(encoder.encode(text)) if text else request.max_tokens
+    known = encoder.answer_tokens(request)
+    return request.max_tokens if known is None else known
 
 
 def _reasons(left_out: Mapping[str, int]) -> str:
@@ -336,7 +326,9 @@ def _documents(sample: LogSample, part: Part) -> Iterator[dict[str, Any]]:
         if request.messages is None:
             yield {"text": (request.prompt or "") + (request.output or "")}
         else:
-            yield {"messages": plain_messages(request)}
+            line: dict[str, Any] = {"messages": plain_messages(request), "tools": request.tools}
+            line |= {"chat_template_kwargs": request.chat_template_kwargs}
+            yield {key: value for key, value in line.items() if value}
 
 
 def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -23,7 +23,8 @@ from whet.load.plan import PlannedLoad
 from whet.load.sources.request import BenchRequest, Target
 from whet.load.sources.source import build_load
 from whet.load.texts import TextTokenizer, load_text_tokenizer
-from whet.requests.trace import Trace, TraceRow, cut_trace, read_trace
+from whet.requests import LoggedRequest
+from whet.requests.trace import Trace, cut_trace, read_trace
 
 _COVERED = 0.8
 """Share of ``load.seconds`` that a log has to cover: the last gap before its end is unknown."""
@@ -60,7 +61,7 @@ def _read(path: Path, seconds: float, min_requests: int) -> Log:
             f"{path} covers {covered_s:.3g} s and load.seconds is {seconds:g}: lower load.seconds "
             "or give a longer log"
         )
-    silent = sum(row.output_tokens is None for row in whole.rows)
+    silent = sum(row.output_bound is None for row in whole.rows)
     if silent:
         raise UsageError(
             f"{path} does not say how long the answer of {plural(silent, 'request')} was",
@@ -115,8 +116,7 @@ def store_points(plan: Plan, recorder: Recorder) -> None:
         f"{load.seconds:g} s, {log.rate}"
         + (f"; {log.whole.left_out_text}" if log.whole.left_out or log.whole.bad_lines else "")
     )
-    requests = (row.request for row in log.beginning.rows if row.request is not None)
-    for doubt in filter(None, (*log.whole.doubts, unsent_fields(requests))):
+    for doubt in filter(None, (*log.whole.doubts, unsent_fields(log.beginning.rows))):
         observer.warn(doubt)
     for item in plan.resolved:
         store_log_rate(plan.spec.load, recorder.store, item.variant.name)
@@ -156,14 +156,12 @@ def build_log_load(
     return build_load(request, target, 0)
 
 
-def _marked(row: TraceRow, mark: str, tokenizer: TextTokenizer) -> TraceRow:
+def _marked(row: LoggedRequest, mark: str, tokenizer: TextTokenizer) -> LoggedRequest:
     """The row's prompt behind a mark; as token ids with tools, which vLLM's chats refuse."""
-    if row.request is None:
+    if not row.has_prompt:
         return row
-    request = marked(
-        replace(row.request, sampling={}, cache_salt=None), mark, tokenizer.content_ids
-    )
-    if request.tools:
-        ids = tokenizer.request_ids(request)
-        request = replace(request, messages=None, tools=(), prompt_token_ids=ids)
-    return replace(row, request=request)
+    request = marked(replace(row, sampling={}, cache_salt=None), mark, tokenizer.content_ids)
+    if not request.tools:
+        return request
+    ids = tokenizer.request_ids(request)
+    return replace(request, messages=None, tools=(), prompt_token_ids=ids)

@@ -22,6 +22,7 @@ from typing import Any, Final
 from whet._version import __version__
 from whet.core.errors import EngineLostError, InfeasibleError, UsageError, WhetError
 from whet.core.flags import plain_args
+from whet.core.outside import json_value
 from whet.core.protocols import Observer
 from whet.core.records.engine import StartFacts
 from whet.core.records.load import WorkloadFacts
@@ -375,7 +376,7 @@ def _merge_record(
     if not path.exists():
         store.note(kind, key, status=status, reason=part.reason(kind, key))
         return
-    record = json.loads(path.read_bytes())
+    record = json_value(path.read_bytes())
     if kind == "trials":
         record["start"] += first[record["variant"]]
     elif kind == "workloads":
