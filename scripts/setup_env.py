@@ -127,7 +127,7 @@ def make(level: str) -> None:
     python = str(folder / "bin" / "python")
     for stamp in folder.glob(".whet-*"):
         stamp.unlink()
-    wait = "" if level == "docs" else " (about three minutes)"
+    wait = "" if level == "docs" else " (about two minutes)"
     print(f"setup: installing the {level} lock into {folder.name}, {VERSION}{wait}", flush=True)
     for lock in LOCKS[level]:
         if lock == "requirements/torch.txt":

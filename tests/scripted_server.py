@@ -50,6 +50,7 @@ class Script:
     completion: Any = None  # the whole answer to a plain request, in place of a right one
     words: bool = False  # ordinary words, one a token, in place of ``text`` again and again
     status: int = 200
+    message: str = "scripted"  # of an error
     get_status: int = 200
     metrics: bool = True
     metrics_s: float = 0.0  # how long /metrics takes
@@ -122,7 +123,8 @@ class ScriptedServer:
         more_s = self.stalls.get(len(self.requests) - 1, 0.0)
         script = replace(script, ttft_s=script.ttft_s + more_s)
         if script.status != 200:
-            return _send(out, script.status, "application/json", '{"error":{"message":"scripted"}}')
+            error = json.dumps({"error": {"message": script.message}})
+            return _send(out, script.status, "application/json", error)
         if data.get("stream"):
             return await _stream(script, data, out, self)
         return await _answer(script, data, out, chat=path.endswith("chat/completions"))

@@ -1,23 +1,17 @@
-"""The command line in this process, and in one of its own."""
+"""The command line in this process."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.checkpoint_factory import write_tiny_llama
-from tests.cli.stage import Said, Stub, Whet
+from tests.cli.stage import Said, Whet
 from tests.flow.stage import FakeEngine, install
 from whet.cli.main import main
-
-_REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -66,27 +60,3 @@ def pair(tmp_path: Path) -> Path:
     write_tiny_llama(tmp_path / "target")
     write_tiny_llama(tmp_path / "draft", seed=1)
     return tmp_path
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    """Starts ``whet`` on the scripted engine in a process of its own, and ends what is left."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*words: str | Path, **options: Any) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cli.stub", *map(str, words)],
-            cwd=_REPOSITORY,
-            env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **options,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()

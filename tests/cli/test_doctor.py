@@ -54,7 +54,7 @@ def test_the_summary_is_short_and_begins_with_what_works(place: Place) -> None:
     assert (result.code, result.err) == (0, "")
     lines = result.out.strip().splitlines()
     assert len(lines) <= 12
-    assert lines[1].startswith("works here: serving, weights (W4A16*, W8A8")
+    assert lines[1].startswith("works here: serving, weights (W4A16, W8A8")
     assert "EPYC × 2 (cpu-avx2)" in result.out
     assert "16 GiB" in result.out
     assert "vLLM 0.32.0, CPU build" in result.out

@@ -30,6 +30,6 @@ def test_quantize_says_what_check_says(whet: Whet, tmp_path: Path) -> None:
     write_tiny_llama(tmp_path / "odd", intermediate_size=320)
     said = whet("quantize", "./odd", "out")
     assert said.sentence(QuantizationError.exit_code).endswith(
-        "has 320 inputs, not a multiple of the group size 128; use a recipe with method: awq, "
+        "has 320 inputs, not a multiple of the group size 128; use a recipe with method: gptq, "
         "scheme: W4A16, group_size: 64"
     )

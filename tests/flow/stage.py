@@ -64,6 +64,7 @@ class FakeEngine:
 
     name: str = "fake"
     refuses: set[str] = field(default_factory=set)
+    refusal: str = "CUDA out of memory; lower gpu_memory_utilization"
     deaths: dict[str, int] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
 
@@ -100,7 +101,7 @@ class FakeEngine:
         name = resolved.variant.name
         self.started.append(name)
         if name in self.refuses:
-            raise EngineStartError("CUDA out of memory; lower gpu_memory_utilization")
+            raise EngineStartError(self.refusal)
         dead = self.started.count(name) <= self.deaths.get(name, 0)
         with scripted_server(gap_s=0.001, words=True, fault="reset" if dead else None) as scripted:
             yield FakeServer(scripted, name, dead)

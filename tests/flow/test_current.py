@@ -182,7 +182,7 @@ def bad(text: str) -> str:
         ("vllm serve o/m --max-model-len $LEN", "a shell variable in max_model_len"),
         ("vllm serve a/b; vllm serve c/d", "starts 2 vLLM servers"),
         ("vllm serve o/m -cc.a 1 -cc.a.b 2", "gives compilation_config.a a value and keys"),
-        ("vllm serve o/m --speculative-config " + "[" * 9000, "cannot be read"),
+        ("vllm serve o/m --speculative-config " + "[" * 9000, "is not a JSON object"),
         ("~nobody -x", "starts no vLLM server"),
         ("a" * 9000, "no file at aaa"),
         ("./nowhere.sh", "no file at ./nowhere.sh"),

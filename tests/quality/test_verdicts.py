@@ -95,6 +95,9 @@ def test_a_task_at_chance_is_named_and_not_tested() -> None:
     words, reason = verdicts(found, TOLERANCES)
     assert [word for _, word in words] == ["pass"] * 3
     assert "sums: the baseline has 0 of 40 right" in str(reason)
+    few = replace(found, tasks=(*tasks, score("copy", 1, 1, 1.0)))
+    _, reason = verdicts(few, TOLERANCES)
+    assert reason == "tasks that the baseline cannot answer are not judged: sums"
     alone = replace(found, tasks=tasks[:1])
     assert judged(alone) == ["unknown"] * 3
     assert judged(replace(alone, baseline=None)) == ["pass"] * 3

@@ -18,9 +18,6 @@ _ENGINE_SECRET_NAME = re.compile(
 """Engine settings are often named after tokens or passes; only these words mark a secret."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _URL_LOGIN = re.compile(r"(://)[^\s\"'<>]+@")
-_SECRET_VALUE = re.compile(
-    r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})"
-)
 UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f"
     "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U0001d173-\U0001d17a"
@@ -34,13 +31,16 @@ _MIN_LENGTH = 6
 # In JSON a line end is written \n, whose n must not hide the word's beginning.
 SECRET = re.compile(
     r"(?:(?<!\w)|(?<=\\[nrt]))(?:sk-(?=[\w-]*\d)[\w-]{8,}|sk-[\w-]{20,}|hf_[A-Za-z0-9]{8,}"
-    r"|(?:AKIA|ASIA)[0-9A-Z]{16}\b|(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-)[\w-]{10,}"
-    r"|AIza[\w-]{35}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]*"
+    r"|(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[0-9A-Z]{16}|AKC[A-Za-z0-9]{10,}|AccountKey=[\w+/=]{40,}"
+    r"|(?:gh[pousr]_|github_pat_|gl(?:pat|dt|ft|soat|rt|cbt|imt)-|GR1348941|xox[abeoprs]-)[\w-]{10,}"
+    r"|(?:[rs]k_live_|npm_)[A-Za-z0-9]{20,}|(?:pypi-Ag|sq0csp-|AIza)[\w-]{35,}"
+    r"|SG\.[\w-]{22}\.[\w-]{43}|[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27}|\d{8,10}:[\w-]{35}"
+    r"|(?:AC|SK)[a-z0-9]{32}|[0-9a-z]{32}-us\d{1,2}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}(?:\.[\w-]*)?"
+    r"|https?://(?:hooks\.slack\.com/services|api\.softlayer\.com/soap)/[\w./]+"
     r"|Bearer\s+(?=[^\s\d]*\d)[\w.~+/=-]{8,})"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:(?!-----END)[\s\S]){0,10000}(?:-----END [A-Z ]*-----)?"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:(?!-----END)[^\"]){0,10000}(?:-----END [A-Z ]*-----)?"
 )
 """Secrets by their form, also within longer texts: keys, tokens, private keys."""
-
 
 _spec_values: set[str] = set()
 """Secrets of the spec that this process reads; those of its environment are read when needed."""
@@ -69,8 +69,7 @@ def secret_values(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """
     source = os.environ if env is None else env
     values = {value.strip() for name, value in source.items() if is_secret_name(name)}
-    values = {value for value in values if not (value.startswith("/") and os.path.exists(value))}
-    values |= _spec_values
+    values = {v for v in values if not (v.startswith("/") and os.path.exists(v))} | _spec_values
     return tuple(sorted((v for v in values if len(v) >= _MIN_LENGTH), key=len, reverse=True))
 
 
@@ -78,7 +77,7 @@ def redact(text: str, *, env: Mapping[str, str] | None = None) -> str:
     """``text`` with secrets replaced, both by known value and by form."""
     for value in secret_values(env):
         text = text.replace(value, REDACTED)
-    return _URL_LOGIN.sub(rf"\1{REDACTED}@", _SECRET_VALUE.sub(REDACTED, text))
+    return _URL_LOGIN.sub(rf"\1{REDACTED}@", SECRET.sub(REDACTED, text))
 
 
 @lru_cache(maxsize=8192)  # a report repeats its names and labels thousands of times

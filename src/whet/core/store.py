@@ -229,6 +229,8 @@ class RunStore:
             store._lock = lock
             store._journal = store._read_journal()
             store._require_whole_journal(unnamed=1)
+            for torn in root.rglob(".*.tmp"):  # a kill left it: nobody else writes here
+                torn.unlink()
             try:
                 yield store
             finally:

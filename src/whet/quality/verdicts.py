@@ -133,6 +133,9 @@ def _refusal(findings: Findings) -> list[str]:
     """Name the refused tasks and say what to do."""
     if not findings.at_chance:
         return []
+    if len(findings.at_chance) < sum(not score.graded for score in _usable(findings)):
+        names = ", ".join(name for name, _ in findings.at_chance)
+        return [f"tasks that the baseline cannot answer are not judged: {names}"]
     reasons = ", ".join(reason for _, reason in findings.at_chance)
     return [
         f"tasks that the baseline answers at chance level say nothing and are refused: {reasons}; "

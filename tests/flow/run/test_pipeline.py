@@ -79,12 +79,12 @@ def test_each_trial_is_parsed_once_and_each_cell_is_concluded_once(
     opened: list[str] = []
     summarised: list[tuple[str, int]] = []
     written: list[str] = []
-    read_text, write = Path.read_text, store_module.write_atomic
+    read, write = store_module.read_record, store_module.write_atomic
 
-    def counting_read(path: Path, *args: Any, **kwargs: Any) -> str:
+    def counting_read(path: Path, *args: Any, **kwargs: Any) -> Any:
         if path.parent.name == "trials":
             opened.append(path.name)
-        return read_text(path, *args, **kwargs)
+        return read(path, *args, **kwargs)
 
     def counting_write(path: Path, data: bytes) -> None:
         written.append(path.name)
@@ -94,7 +94,7 @@ def test_each_trial_is_parsed_once_and_each_cell_is_concluded_once(
         summarised.append((trials[0].variant, trials[0].load.slots))
         return summarise(trials, **kwargs)
 
-    monkeypatch.setattr(Path, "read_text", counting_read)
+    monkeypatch.setattr(store_module, "read_record", counting_read)
     monkeypatch.setattr(store_module, "write_atomic", counting_write)
     root = tmp_path / "run"
     variants = {"fp16": {}, "other": {"prefix_cache": True}, "third": {"args": {"seed": 1}}}

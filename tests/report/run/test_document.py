@@ -35,7 +35,7 @@ from whet.core.store import RunStore
 from whet.report.document import Chart
 from whet.report.run.best import best_cell
 from whet.report.run.files import print_decision, write_reports
-from whet.report.run.setup import serve_line
+from whet.report.run.setup import measured_line
 from whet.report.run.verdict import verdict_section
 from whet.report.writers.markdown import fenced, safe
 
@@ -295,7 +295,7 @@ def test_a_serve_line_is_short_and_has_the_variables_of_the_spec(
         line = f"HF_HUB_OFFLINE=1 LD_PRELOAD=/x '{tmp_path}/my venv/python' -m vllm.entrypoints"
         line += f".{program} {tmp_path}/models/awq {flags}"
         engine = replace(whole.engines["awq"], variant=own, serve_line=line)
-        code = serve_line(replace(whole, engines={"awq": engine}), "awq")
+        code = measured_line(engine)
         assert (code.language, code.text) == (
             "sh",
             "VLLM_CPU_KVCACHE_SPACE='1 2' vllm serve models/awq --served-model-name m "
@@ -303,7 +303,7 @@ def test_a_serve_line_is_short_and_has_the_variables_of_the_spec(
         )
     other = f"python -m sglang.launch_server --model-path /mnt{tmp_path}/models/awq"
     engine = replace(engine, serve_line=other)
-    assert serve_line(replace(whole, engines={"awq": engine}), "awq").text == other
+    assert measured_line(engine).text == other
 
 
 def choice_of(run: Run) -> Mapping[str, Any] | None:

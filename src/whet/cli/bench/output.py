@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.cli.options import OutputOptions, print_json
 from whet.core.errors import Interrupted, UsageError
-from whet.core.redact import REDACTED, SECRET, is_secret_name, redact
+from whet.core.redact import REDACTED, is_secret_name, redact
 from whet.core.store import is_special, write_atomic
 from whet.flow.bench.options import ResultOptions
 
@@ -52,9 +52,8 @@ def read_view(options: ResultOptions) -> ResultView:
 
 
 def _without_secret(name: str, value: str) -> str:
-    if is_secret_name(name) and not value.isdigit():  # as in max_tokens=128
-        return REDACTED
-    return SECRET.sub(REDACTED, redact(value))
+    is_secret = is_secret_name(name) and not value.isdigit()  # as in max_tokens=128
+    return REDACTED if is_secret else redact(value)
 
 
 def _percentiles(text: str) -> tuple[float, ...]:

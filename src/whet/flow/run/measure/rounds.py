@@ -84,7 +84,7 @@ class Executor:
         began, count = time.monotonic(), len(sessions)
         for done, each in enumerate(sessions):
             left_s = (time.monotonic() - began) / done * (count - done) if done else 0.0
-            left = f"about {human_duration(left_s)} left" if left_s >= 1 else ""
+            left = f"about {human_duration(left_s)} for these" if left_s >= 1 else ""
             words = (f"session {done + 1} of {count}", each.label, left)
             runner.run(each.pending(recorder.store), ", ".join(filter(None, words)))
 

@@ -277,16 +277,16 @@ def write_parts(log: TrafficLog, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     write_atomic(folder / "PRIVATE.txt", _NOTICE)
-    lines = (
-        {**request_line(each.request), "session_id": f"{each.group:x}"}
-        for each in log.sample.requests
-    )
-    _write(folder / TRAFFIC, lines)
     write_atomic(folder / TIMES, json.dumps(_busiest(log.sample.times_ns)))
     for name, part, least in _TEXTS:
         documents = list(_documents(log.sample, part))
         if len(documents) >= least:
             _write(folder / f"{name}.jsonl", documents)
+    lines = (
+        {**request_line(each.request), "session_id": f"{each.group:x}"}
+        for each in log.sample.requests
+    )
+    _write(folder / TRAFFIC, lines)  # last: a resume takes it for the sign that all are there
 
 
 def gate_tokens(quality: QualitySpec, log: TrafficLog, tokenizer: Path) -> int:
