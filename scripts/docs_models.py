@@ -41,8 +41,6 @@ _DENSE, _VISION, _MIXTURES, _STATES = (
     "Mamba and linear attention",
 )
 _TOWER: Final = re.compile("vision|visual")
-_FURTHER_EXPERT: Final = re.compile(r"\bexperts\.(?:[4-9]|\d\d+)\.")
-"""Experts are alike, and four of them are read faster than 512."""
 _EXAMPLES: Final = 2
 _GPUS: Final = ("models-h100", "models-h200")
 _CPU: Final = "models-cpu"
@@ -149,6 +147,7 @@ def _methods(family: Family, folder: Path) -> str:
     texts = [
         _methods_of(_sixteen_bit_copy(name, folder))
         for name in family.sixteen_bit or family.models[:1]
+        if TRUTH[name].scheme in ("16bit", "FP8_BLOCK")  # others are not copied
     ]
     if texts:
         return "; ".join(dict.fromkeys(texts)) + ("" if family.sixteen_bit else " (copy)")
@@ -156,13 +155,13 @@ def _methods(family: Family, folder: Path) -> str:
 
 
 def _sixteen_bit_copy(name: str, folder: Path) -> Path:
-    """A published model with its weights in 16 bit, and the first experts of each layer."""
+    """A published model with its weights in 16 bit."""
     config: dict[str, Any] = published_config(name)
     config.pop("quantization_config", None)
     shapes = {
         tensor: ("BF16", shape)
         for tensor, (_, shape) in tensors(name).items()
-        if not tensor.endswith("_scale_inv") and not _FURTHER_EXPERT.search(tensor)
+        if not tensor.endswith("_scale_inv")
     }
     return write_hollow(folder, config, shapes)
 

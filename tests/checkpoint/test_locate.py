@@ -10,6 +10,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
+from tests.checkpoint_factory import write_tiny_llama
 from whet.checkpoint import locate
 from whet.checkpoint.hub import fetch
 from whet.core.errors import CheckpointError
@@ -36,6 +37,20 @@ def test_a_gguf_file_gets_its_own_sentence(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     with pytest.raises(CheckpointError, match="holds GGUF weights; give the safetensors"):
         locate(str(tmp_path / "model.gguf"))
+
+
+@pytest.mark.parametrize("ref", ["owner/Name-8B-GGUF", "owner/Name-8B-GGUF:Q4_K_M", "x.GGUF"])
+def test_a_hub_id_of_gguf_files_is_not_fetched(ref: str) -> None:
+    with pytest.raises(CheckpointError, match=r"holds GGUF weights; .*gguf_file="):
+        locate(ref)
+
+
+def test_a_folder_with_only_a_gguf_file(tmp_path: Path) -> None:
+    (tmp_path / "q4.gguf").touch()
+    with pytest.raises(CheckpointError, match=r"q4\.gguf holds GGUF weights"):
+        locate(str(tmp_path))
+    write_tiny_llama(tmp_path)
+    assert locate(str(tmp_path)) == tmp_path
 
 
 def test_only_safe_files_are_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -338,6 +338,70 @@ def test_the_experts_of_gpt_oss_in_mxfp4(tmp_path: Path) -> None:
     assert facts.linear_parameters == 2 * 4 * 3 * 256 * 128 + 2 * 3 * 128 * 128
 
 
+def test_a_packed_shape_of_32_bits(tmp_path: Path) -> None:
+    """Kimi-K2's INT4 files."""
+
+    def layout(outputs: int, inputs: int) -> Tensors:
+        parts = compressed(4, 64)(outputs, inputs)
+        return {**parts, "weight_shape": parts["weight_shape"].astype("int32")}
+
+    stored = read_facts(write_stored(tmp_path, layout)).stored
+    assert (stored.scheme, stored.group_size) == ("W4A16", 64)
+
+
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 256}
+_EXPERT = 128 * 256
+
+
+@pytest.mark.parametrize(
+    ("tensors", "idle"),
+    [
+        ({"moe.{}.up.weight": ("BF16", (256, 128))}, 3 * _EXPERT),
+        ({"feed_forward.w1.{}.weight": ("BF16", (256, 128))}, 3 * _EXPERT),
+        ({"moe.down_proj.weight": ("BF16", (4, 128, 256))}, 3 * _EXPERT),
+        ({"mlp.experts.down_proj": ("BF16", (4, 256, 128))}, 3 * _EXPERT),
+        # LongCat's two MLPs are no experts
+        ({"mlps.0.up.weight": ("BF16", (256, 128)), "mlps.1.up.weight": ("BF16", (256, 128))}, 0),
+    ],
+)
+def test_experts_by_structure_whatever_their_name(
+    tmp_path: Path, tensors: Shapes, idle: int
+) -> None:
+    active = 2 if not idle else 1
+    config = tiny_config(300) | MIXTURE | {"num_experts_per_tok": active}
+    shapes: Shapes = {
+        name: ("BF16", shape)
+        for name, shape in llama_shapes(config).items()
+        if "mlp" not in name or ".0." in name
+    }
+    for name, form in tensors.items():
+        for expert in range(4) if "{}" in name else (0,):
+            shapes[f"model.layers.1.{name.format(expert)}"] = form
+    facts = read_facts(write_hollow(tmp_path, config, shapes))
+    expected = facts.parameters - idle if idle else None
+    assert facts.active_parameters == expected
+
+
+def test_routers_in_32_bits_do_not_make_a_mixed_checkpoint(tmp_path: Path) -> None:
+    """ERNIE 4.5."""
+    config = tiny_config(300)
+    shapes: Shapes = {name: ("BF16", shape) for name, shape in llama_shapes(config).items()}
+    for layer in range(2):
+        shapes[f"model.layers.{layer}.mlp.gate.weight"] = ("F32", (8, 128))
+    assert read_facts(write_hollow(tmp_path, config, shapes)).stored.scheme == "16bit"
+
+
+@pytest.mark.parametrize("dtype", ["I64", "I32"])
+def test_a_table_beside_a_plain_matrix_is_no_weight(tmp_path: Path, dtype: str) -> None:
+    """DeepSeek-V4's experts by token id."""
+    config = tiny_config(300)
+    shapes: Shapes = {name: ("BF16", shape) for name, shape in llama_shapes(config).items()}
+    shapes["model.layers.0.mlp.gate.weight"] = ("BF16", (8, 128))
+    before = read_facts(write_hollow(tmp_path / "a", config, shapes)).parameters
+    shapes["model.layers.0.mlp.gate.tid2eid"] = (dtype, (300, 2))
+    assert read_facts(write_hollow(tmp_path / "b", config, shapes)).parameters == before
+
+
 def test_an_unknown_form_is_refused(tmp_path: Path) -> None:
     def blocks(outputs: int, inputs: int) -> Tensors:
         return {"weight": zeros("uint8", outputs * inputs // 2, 1)}

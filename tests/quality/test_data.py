@@ -25,6 +25,9 @@ from whet.requests import LoggedRequest
         (task_row(1, scorer="regex", expected="("), "not a pattern"),
         (task_row(1, scorer="tool_call", expected={"name": "f"}), "a call is"),
         (task_row(1, max_tokens=0), "max_tokens"),
+        (task_row(1, prompt="2 + 2 ="), "either messages or prompt"),
+        (task_row(1, messages=None), "either messages or prompt"),
+        (task_row(1, messages=None, prompt=""), "prompt"),
     ],
 )
 def test_a_task_that_cannot_be_scored_is_refused(

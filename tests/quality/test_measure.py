@@ -382,10 +382,35 @@ def test_documents_are_cut_so_that_one_more_token_fits(plan: QualityPlan) -> Non
     assert max(scored) == 11
 
 
-def test_a_tokenizer_without_a_template_says_what_to_do(plan: QualityPlan, tmp_path: Path) -> None:
-    bare = replace(plan, tokenizer=write_tokenizer(tmp_path / "bare", template=None))
-    with pytest.raises(UsageError, match="no chat template"):
-        measure_quality("http://127.0.0.1:9", "m", bare)
+def test_a_base_model_is_asked_plain_prompts_only(plan: QualityPlan, tmp_path: Path) -> None:
+    """Tasks with messages are left out, and chats of the held-out text are plain text."""
+    rows = [task_row(i) for i in range(3)]
+    plain = {**task_row(3), "prompt": "question 3"}
+    del plain["messages"]
+    bare = replace(
+        plan,
+        tokenizer=write_tokenizer(tmp_path / "bare", template=None),
+        tasks=write_lines(tmp_path / "tasks.jsonl", [*rows, plain]),
+    )
+    record, asked = measure(bare, model(uniform))
+    assert [answer.id for answer in record.answers] == ["q3"]
+    (prompt,) = [spoken(body) for body in asked if "prompt_logprobs" not in body]
+    assert prompt == "question 3"
+    assert record.nll[0][1] == len("hello\n\ngood day") - 1
+    assert record.verdicts == ((0.01, "pass"), (0.05, "pass"))
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
+def test_without_a_task_perplexity_alone_decides(
+    plan: QualityPlan, tmp_path: Path, template: str | None
+) -> None:
+    spec = plan.spec if template is None else plan.spec.model_copy(update={"max_tasks": 0})
+    tokenizer = write_tokenizer(tmp_path / "bare", template=template)
+    record, asked = measure(replace(plan, tokenizer=tokenizer, spec=spec), model(uniform))
+    assert (record.tasks, record.answers) == ((), ())
+    assert all("prompt_logprobs" in body for body in asked)
+    assert record.verdicts == ((0.01, "pass"), (0.05, "pass"))
+    assert record.reason == "no task is asked: perplexity alone decides"
 
 
 def test_a_folder_without_a_tokenizer_is_a_checkpoint_error(

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+from tests.checkpoint_factory import write_tiny_llama
 from tests.quant.conftest import TEXT
 from tests.quant.tiny_models import KINDS, TOWERS, write_tiny
 from whet.checkpoint.shards import TensorReader
@@ -210,6 +212,16 @@ def test_what_judges_is_taken_out_of_another_text(source: Path, made: Made, tmp_
     done = quantize(source, tmp_path / "out", AUTO, calibration=made.log, judge=judge(made.heldout))
     assert done.weights_sha256 == made.done.weights_sha256
     assert done.choice == made.done.choice
+
+
+def test_a_stored_head_that_config_ties_judges_nothing(log: Path, tmp_path: Path) -> None:
+    source = write_tiny_llama(tmp_path / "source", tie_word_embeddings=True)
+    without = quantize(source, tmp_path / "without", AUTO, calibration=log, judge=judge(log))
+    tensors = load_file(source / "model.safetensors")
+    tensors["lm_head.weight"] = -3 * tensors["model.embed_tokens.weight"]
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    stored = quantize(source, tmp_path / "stored", AUTO, calibration=log, judge=judge(log))
+    assert stored.choice == without.choice
 
 
 def test_text_without_a_conversation_to_judge_is_refused(source: Path, tmp_path: Path) -> None:

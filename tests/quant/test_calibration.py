@@ -104,12 +104,16 @@ def test_other_faults_name_the_file_and_the_line(tokenizer: Path, tmp_path: Path
         load(broken, tokenizer)
 
 
-def test_chats_without_a_template_ask_for_text(tokenizer: Path, tmp_path: Path) -> None:
+def test_chats_without_a_template_are_plain_text(tokenizer: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     write_tokenizer(bare)
     config = json.loads((bare / "tokenizer_config.json").read_text())
     del config["chat_template"]
     (bare / "tokenizer_config.json").write_text(json.dumps(config))
-    path = jsonl(tmp_path, {"messages": [{"role": "user", "content": "the order"}]})
-    with pytest.raises(UsageError, match="no chat template; give rows with text"):
-        load(path, bare)
+    chat = [{"role": "user", "content": "the"}, {"role": "assistant", "content": "order"}]
+    (tmp_path / "chat").mkdir()
+    made = load(jsonl(tmp_path / "chat", {"messages": chat}), bare)
+    assert made.ids == load(jsonl(tmp_path, {"text": "the\n\norder"}), bare).ids
+    assert made.facts.warnings == (
+        "the tokenizer has no chat template: scales are fitted on chats as plain text",
+    )

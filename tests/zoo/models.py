@@ -92,10 +92,11 @@ def _expand(pattern: str) -> Iterator[str]:
 
 def _write_packed_shapes(file: Path) -> None:
     """The logical shapes that compressed-tensors stores beside packed 4-bit weights."""
-    headers = read_file_headers(file) if b"weight_shape" in file.open("rb").read(2**20) else {}
+    headers = read_file_headers(file) if b"weight_shape" in file.open("rb").read(2**25) else {}
     with file.open("r+b") as handle:
         for name, header in headers.items():
             if name.endswith(".weight_shape"):
                 outputs, words = headers[name.replace("_shape", "_packed")].shape
                 handle.seek(header.start)
-                handle.write(b"".join(size.to_bytes(8, "little") for size in (outputs, 8 * words)))
+                width = header.size_bytes // 2
+                handle.write(b"".join(n.to_bytes(width, "little") for n in (outputs, 8 * words)))

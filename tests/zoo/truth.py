@@ -13,7 +13,8 @@ class Truth:
     ``full`` lists (layers, bytes a token and layer), ``windows`` (layers, bytes, tokens), ``state``
     (layers, bytes a request and layer). ``mtp`` are the billions of the layers for multi-token
     prediction, ``idle`` the parameters of experts that a token does not use. ``vllm`` are the bytes
-    that vLLM 0.32's own specs come to for one request of 32,768 tokens (16,384 in flight).
+    that vLLM 0.32's own specs come to for one request of 32,768 tokens (16,384 in flight); None
+    where they were not asked.
     """
 
     billions: float
@@ -24,7 +25,7 @@ class Truth:
     idle: int = 0
     scheme: str = "16bit"
     group: int | None = None
-    vllm: int = 0
+    vllm: int | None = 0
 
 
 def _kv(heads: int, width: int) -> int:
@@ -190,6 +191,61 @@ TRUTH: Final[dict[str, Truth]] = {
     ),
     "Qwen3-32B-FP8": Truth(billions=32.76, full=((64, _kv(8, 128)),), scheme="FP8_BLOCK"),
     "Qwen3-32B-FP8-Static": Truth(billions=32.76, full=((64, _kv(8, 128)),), scheme="FP8"),
+    # parameters of the last seven are those of transformers' classes
+    "GLM-5.2": Truth(
+        billions=743.4, full=((78, LATENT), (21, INDEX)), idle=_experts(75, 248, 6144, 2048)
+    ),
+    "Kimi-K2.5": Truth(
+        billions=1026.4, full=((61, LATENT),), idle=_experts(60, 376, 7168, 2048),
+        scheme="W4A16", group=32,
+    ),
+    "LongCat-Flash": Truth(  # two attentions a layer
+        billions=560.7, full=((2 * 28, LATENT),), idle=_experts(28, 500, 6144, 2048)
+    ),
+    "MiMo-V2-Flash": Truth(  # keys of 192 and values of 128 numbers
+        billions=308.8, full=((9, 4 * 320 * 2),), windows=((39, 8 * 320 * 2, 128),),
+        idle=_experts(47, 248, 4096, 2048), scheme="FP8_BLOCK", vllm=None,
+    ),
+    "Nemotron-3-Ultra-550B": Truth(  # experts of a latent of 2,048
+        billions=549.3, full=((12, _kv(2, 128)),),
+        state=(48, (256 * 64 + 2 * 8 * 128) * 3 * 2 + 256 * 64 * 128 * 4),
+        idle=_experts(48, 490, 2048, 5120, 2), vllm=None,
+    ),
+    "Laguna-XS": Truth(
+        billions=33.44, full=((10, _kv(8, 128)),), windows=((30, _kv(8, 128), 512),),
+        idle=_experts(39, 248, 2048, 512), vllm=None,
+    ),
+    "Step-3.7-Flash": Truth(
+        billions=197.8, full=((12, _kv(8, 128)),), windows=((33, _kv(8, 128), 512),),
+        idle=_experts(42, 280, 4096, 1280), vllm=None,
+    ),
+    "Hy3-295B": Truth(
+        billions=295.0, full=((80, _kv(8, 128)),), idle=_experts(79, 184, 4096, 1536)
+    ),
+    "ERNIE-4.5-21B-A3B": Truth(
+        billions=21.83, full=((28, _kv(4, 128)),), idle=_experts(27, 58, 2560, 1536)
+    ),
+    "LFM2-8B-A1B": Truth(
+        billions=8.34, full=((6, _kv(8, 64)),), state=(18, 2 * 2048 * 2),
+        idle=_experts(22, 28, 2048, 1792), vllm=None,
+    ),
+    "Kimi-Linear-48B": Truth(
+        billions=49.13, full=((6, LATENT),), state=(21, 3 * 4096 * 3 * 2 + 32 * 128 * 128 * 4),
+        idle=_experts(26, 248, 2304, 1024), vllm=None,
+    ),
+    "Falcon-H1": Truth(
+        billions=8.515, full=((32, _kv(8, 128)),),
+        state=(32, (1024 + 2 * 256) * 3 * 2 + 1024 * 256 * 2), vllm=None,
+    ),
+    "OLMo-Hybrid-7B": Truth(
+        billions=7.431, full=((8, _kv(30, 128)),),
+        state=(24, (2 * 30 * 96 + 30 * 192) * 3 * 2 + 30 * 96 * 192 * 2), vllm=None,
+    ),
+    "GLM-5-next": Truth(  # no rotary part; one index key for 16 tokens
+        billions=313.8, full=((11, 512 * 2), (11, 9)),
+        state=(34, 3 * 64 * 128 * 3 * 2 + 64 * 128 * 128 * 4),
+        idle=_experts(42, 280, 4096, 2048), vllm=None,
+    ),
     "nvidia-Gemma-4-31B-NVFP4": Truth(
         billions=31.3, full=((10, _kv(4, 512)),), windows=((50, _kv(16, 256), 1024),),
         scheme="NVFP4", group=16,

@@ -1,6 +1,6 @@
 """Facts of a checkpoint, from its files: shape, stored weights, tokenizer."""
 
-from whet.checkpoint.doubts import checkpoint_doubts
+from whet.checkpoint.doubts import checkpoint_doubts, no_template
 from whet.checkpoint.facts import read_facts
 from whet.checkpoint.headers import TensorHeader, hash_weights, read_headers
 from whet.checkpoint.hub import locate, locate_without_weights
@@ -19,6 +19,7 @@ __all__ = [
     "locate",
     "locate_without_weights",
     "lora_rank",
+    "no_template",
     "read_facts",
     "read_headers",
     "tokenizer_difference",

@@ -91,7 +91,8 @@ class ChatTemplate:
         if not self.source:
             raise UsageError(
                 "there are chat messages and the tokenizer has no chat template",
-                fix="give the server's with --chat-template FILE, or take plain prompts",
+                fix="put the server's into the model's folder (chat_template.jinja; whet prompts "
+                "has --chat-template FILE), or take plain prompts",
             )
         messages = [self._message(message) for message in request.messages or ()]
         if not self._developer and any(each["role"] == "developer" for each in messages):

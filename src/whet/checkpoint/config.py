@@ -19,15 +19,29 @@ _ALREADY_SCALED: Final = frozenset(
 )
 _INT_KEYS: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _NEEDED: Final = (*_INT_KEYS, "num_key_value_heads", "max_position_embeddings")
+_LENGTHS: Final = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"),
+    *("max_sequence_length", "max_seq_length", "seq_len"),
+)
+"""The longest sequence, by the names that vLLM 0.32 knows."""
 _ALIKE: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Types whose layers are alike and whose config.json says all that counts: reading it by hand saves
 the import of torch, seconds."""
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_ACTIVE: Final = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k", "moe_topk")
+_ACTIVE: Final = (
+    *("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts"),
+    *("moe_k", "moe_topk", "moe_top_k"),
+)
 _BLOCK: Final = 256
 _TOO_LARGE: Final = 2**31
-_MOST: Final = {"layer": 10_000, "heads": 65_536, "expert": 65_536, "hidden_size": 2**22}
+_MOST: Final = {
+    "vocab": _TOO_LARGE,
+    "layer": 10_000,
+    "heads": 65_536,
+    "expert": 65_536,
+    "hidden_size": 2**22,
+}
 """By words of a key; other whole numbers are below 2**31, but for the base of rotary embeddings."""
 _SHOWN: Final = 40
 _FAULTS: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
@@ -35,11 +49,16 @@ _FAULTS: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, A
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """The decoder's shape. ``tied_embeddings`` is None where config.json does not set it."""
+    """The decoder's shape. ``tied_embeddings`` is None where config.json does not set it.
+
+    ``blocks`` are the layers that tensors are numbered by: LongCat's have two attentions each, and
+    count as two ``layers``.
+    """
 
     architecture: str
     hidden_size: int
     layers: int
+    blocks: int
     heads: int
     kv_heads: int
     head_dim: int
@@ -89,6 +108,7 @@ def read_shape(path: Path) -> ModelShape:
     for key in _INT_KEYS:
         _whole(path, config, key, None)
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    config["head_dim"] = config.get("head_dim") or None  # 0 where no part of a head is rotated
     tied = file.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     # Falcon's "multi-query" is one KV head, whatever its class has as num_kv_heads.
     one = config.get("multi_query") is True and config.get("new_decoder_architecture") is not True
@@ -96,10 +116,13 @@ def read_shape(path: Path) -> ModelShape:
     # The quotient is only a fallback: for Qwen3-32B it gives 80, and the heads are 128 wide.
     head_dim = _whole(path, config, "head_dim", max(hidden // heads, 1))
     longest = _max_position(path, config)
+    layers = int(config["num_hidden_layers"])
+    blocks = _above(config, ("num_layers",), 0) or layers
     return ModelShape(
         architecture=_architecture(outer, config),
         hidden_size=hidden,
-        layers=int(config["num_hidden_layers"]),
+        layers=layers,
+        blocks=blocks if layers % blocks == 0 else layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -109,7 +132,7 @@ def read_shape(path: Path) -> ModelShape:
         kv=read_layout(config, kv_heads=kv_heads, head_dim=head_dim, max_position=longest),
         mla=latent_width(config) is not None,
         experts=_above(file, _EXPERTS, 1),
-        experts_per_token=_above(file, _ACTIVE, 0),
+        experts_per_token=_above(config, _ACTIVE, 0),
         tied_embeddings=tied if isinstance(tied, bool) else None,
         claim=read_claim(path, file),
     )
@@ -146,14 +169,34 @@ def _completed(path: Path, file: dict[str, Any]) -> dict[str, Any]:
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        try:
+            config = AutoConfig.from_pretrained(
+                path, local_files_only=True, trust_remote_code=False
+            )
+        except ValueError:  # the decoder of an unknown multimodal model may be known
+            config = AutoConfig.for_model(
+                **{key: value for key, value in file.items() if key not in _TEXT_PARTS}
+            )
         text = config.get_text_config()
-        kinds = getattr(text, "layer_types", None)  # of some classes a property
-        return {**text.to_dict(), **({"layer_types": list(kinds)} if kinds else {})}
+        if text is not config and not any(key in file for key in _TEXT_PARTS):
+            text = type(text)(
+                **file
+            )  # a decoder alone, where the class has it as a part (Step-3.7)
+        return {**text.to_dict(), **_properties(text)}
     except (*_FAULTS, StrictDataclassError):
         return {}
     finally:
         logging.set_verbosity(level)
+
+
+def _properties(config: Any) -> dict[str, Any]:
+    """What a class of transformers computes, or knows by another name than the file."""
+    from transformers import PretrainedConfig
+
+    own = set(dir(type(config))) - set(dir(PretrainedConfig))
+    computed = {name for name in own if isinstance(getattr(type(config), name), property)}
+    values = {name: getattr(config, name, None) for name in (*config.attribute_map, *computed)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _whole(path: Path, config: dict[str, Any], key: str, default: int | None) -> int:
@@ -213,7 +256,7 @@ def _max_position(path: Path, config: dict[str, Any]) -> int:
 
     Only linear and dynamic scaling multiply; with other kinds the config has the scaled length.
     """
-    length = config.get("max_position_embeddings")
+    length = next((config[key] for key in _LENGTHS if config.get(key) is not None), None)
     if not isinstance(length, int) or length < 1:
         raise CheckpointError(
             f"{path / 'config.json'} has no max_position_embeddings",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from whet.checkpoint.files import read_chat_template
 from whet.checkpoint.headers import TensorHeader, read_headers
 from whet.checkpoint.hub import is_hollow
 from whet.checkpoint.tokenizer import read_vocabulary
@@ -22,8 +23,6 @@ _ONE: Final = {"F32": b"\x00\x00\x80\x3f", "BF16": b"\x80\x3f", "F16": b"\x00\x3
 def checkpoint_doubts(facts: ModelFacts) -> Iterator[str]:
     """One sentence each: token ids without a row, and a stored head that is not used."""
     path = Path(facts.path)
-    if path.is_file():
-        return
     largest = max(read_vocabulary(path).ids.values(), default=0)
     if largest >= facts.vocab_size:
         yield (
@@ -39,6 +38,15 @@ def checkpoint_doubts(facts: ModelFacts) -> Iterator[str]:
         yield (
             f"config.json of {path.name} ties the output head to the embedding, and the stored "
             "lm_head differs: engines leave it out; correct tie_word_embeddings"
+        )
+
+
+def no_template(folder: Path) -> Iterator[str]:
+    """Yield what a model without a chat template cannot do."""
+    if read_chat_template(folder) is None:
+        yield (
+            f"{folder.name} has no chat template: servers of it take plain prompts and no chat "
+            "messages, and the gate leaves tasks with messages out"
         )
 
 

@@ -42,7 +42,11 @@ def read_facts(path: Path, *, tokenizer: bool = True) -> ModelFacts:
     headers = read_headers(path)
     _require_tokenizer(path, headers)
     inventory = take_inventory(
-        headers, tied=shape.tied_embeddings, layers=shape.layers, hidden=shape.hidden_size
+        headers,
+        tied=shape.tied_embeddings,
+        layers=shape.blocks,
+        hidden=shape.hidden_size,
+        experts_per_token=shape.experts_per_token,
     )
     _require_layers(path, shape, inventory)
     _require_embeddings(path, shape, headers)
@@ -61,7 +65,7 @@ def read_facts(path: Path, *, tokenizer: bool = True) -> ModelFacts:
         linear_parameters=sum(linear.parameters for linear in inventory.linears),
         linear_inputs=tuple(sorted({linear.inputs for linear in inventory.linears} - {0})),
         active_parameters=_active(shape, inventory),
-        expert_parameters=None if shape.experts is None else inventory.expert_parameters,
+        expert_parameters=sum(inventory.experts.values()) or None,
         mtp_parameters=inventory.mtp_parameters,
         mtp_bytes=inventory.mtp_bytes,
         testbed=str(mark.get("of", "another model")) if isinstance(mark, dict) else None,
@@ -71,11 +75,14 @@ def read_facts(path: Path, *, tokenizer: bool = True) -> ModelFacts:
 
 
 def _active(shape: ModelShape, inventory: Inventory) -> int | None:
-    """Parameters that one token is multiplied with; None where config.json names no experts."""
-    if shape.experts is None or shape.experts_per_token is None:
+    """Parameters that one token is multiplied with; None without experts."""
+    if not inventory.experts or shape.experts_per_token is None:
         return None
-    idle = 1 - shape.experts_per_token / shape.experts
-    return round(inventory.parameters - idle * inventory.expert_parameters)
+    idle = sum(
+        (1 - shape.experts_per_token / count) * parameters
+        for count, parameters in inventory.experts.items()
+    )
+    return round(inventory.parameters - idle)
 
 
 def _require_tokenizer(path: Path, headers: Mapping[str, TensorHeader]) -> None:
@@ -87,10 +94,10 @@ def _require_tokenizer(path: Path, headers: Mapping[str, TensorHeader]) -> None:
 
 
 def _require_layers(path: Path, shape: ModelShape, inventory: Inventory) -> None:
-    missing = next((layer for layer in range(shape.layers) if layer not in inventory.layers), None)
+    missing = next((layer for layer in range(shape.blocks) if layer not in inventory.layers), None)
     if missing is not None:
         raise CheckpointError(
-            f"{path / 'config.json'} says {shape.layers} layers, but layer {missing} has no "
+            f"{path / 'config.json'} says {shape.blocks} layers, but layer {missing} has no "
             f"tensors",
             fix=_AGAIN,
         )

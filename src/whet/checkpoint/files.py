@@ -15,13 +15,27 @@ LFS_MARK: Final = b"version https://git-lfs.github.com/spec/"
 
 
 def require_regular(folder: Path) -> None:
-    """``CheckpointError`` for a pipe, a socket or a device in ``folder``: it would never end."""
-    for entry in folder.iterdir() if folder.is_dir() else ():
+    """``CheckpointError`` for a pipe, a socket or a device (it would not end), and GGUF alone."""
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    for entry in entries:
         if entry.exists() and not (entry.is_file() or entry.is_dir()):
             raise CheckpointError(
                 f"{entry} is a pipe, a socket or a device, not a file",
                 fix="put the file in its place",
             )
+        if not (folder / "config.json").exists():
+            refuse_gguf(str(entry))
+
+
+def refuse_gguf(ref: str) -> None:
+    """Raise ``CheckpointError`` for the name of a GGUF file or of a hub repository of them."""
+    name = ref.lower().partition(":")[0]  # a hub id may name one of its files
+    if name.endswith((".gguf", "-gguf")):
+        raise CheckpointError(
+            f"{ref} holds GGUF weights",
+            fix="give the safetensors checkpoint they were made of, or write one with "
+            "from_pretrained(…, gguf_file=…).save_pretrained(…) of transformers",
+        )
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -29,8 +29,7 @@ SIDE: Final = frozenset(
 )
 BUFFERS: Final = frozenset(
     {"inv_freq", "input_scale", "input_global_scale", "k_scale", "v_scale", "q_scale"}
-    | {"_input_scale", "weight_format", "position_ids"}
-    | {"d2t", "t2d"}  # the tokens of an EAGLE-3 head's smaller vocabulary
+    | {"_input_scale", "weight_format"}
 )
 _INPUT_SCALES: Final = frozenset({"input_global_scale", "input_scale", "_input_scale"})
 _WORD_BITS: Final = 32
@@ -221,13 +220,14 @@ def _linear(
 
 
 def _read_shape(header: TensorHeader) -> tuple[int, int]:
-    """The logical [O, K] that ``weight_shape`` holds: 16 bytes, the only data read here."""
-    if header.dtype != "I64" or header.shape != (_MATRIX,):
+    """The logical [O, K] that ``weight_shape`` holds: two integers, the only data read here."""
+    if header.dtype not in ("I64", "I32") or header.shape != (_MATRIX,):
         raise unknown_form(header)
     with header.file.open("rb") as file:
         file.seek(header.start)
         raw = file.read(header.size_bytes)
-    outputs, inputs = (int.from_bytes(raw[at : at + 8], "little") for at in (0, 8))
+    half = len(raw) // 2
+    outputs, inputs = (int.from_bytes(part, "little") for part in (raw[:half], raw[half:]))
     if outputs < 1 or inputs < 1:
         raise unknown_form(header)
     return outputs, inputs

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from safetensors import SafetensorError, safe_open
 
-from whet.checkpoint.files import LFS_MARK, lfs_error, read_json
+from whet.checkpoint.files import LFS_MARK, lfs_error, read_json, refuse_gguf
 from whet.core.errors import CheckpointError
 from whet.core.units import GIB, KIB, MIB
 
@@ -32,7 +32,6 @@ BITS: Final[Mapping[str, int]] = {
 _PREFIX_BYTES: Final = 8
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _AGAIN: Final = "download the checkpoint again"
-_SOURCE: Final = "give the safetensors checkpoint they were made of"
 _CONVERT: Final = (
     "convert them with save_pretrained(…, safe_serialization=True) in a sandbox, or choose a "
     "safetensors checkpoint"
@@ -145,12 +144,6 @@ def _read_indexed(path: Path, index: dict[str, Any]) -> dict[str, TensorHeader]:
     return tensors
 
 
-def refuse_gguf(file: Path) -> None:
-    """Raise ``CheckpointError`` for a GGUF file."""
-    if file.suffix == ".gguf":
-        raise CheckpointError(f"{file} holds GGUF weights", fix=_SOURCE)
-
-
 def _weight_files(path: Path) -> list[Path]:
     """The safetensors files to read where there is no index; engines prefer the same ones."""
     try:
@@ -176,7 +169,7 @@ def _weight_files(path: Path) -> list[Path]:
         if present:
             raise CheckpointError(f"{path} holds {what}", fix=fix)
     for file in files:
-        refuse_gguf(file)
+        refuse_gguf(str(file))
     raise CheckpointError(f"{path} holds no *.safetensors file", fix=_AGAIN)
 
 

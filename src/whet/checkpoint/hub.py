@@ -18,8 +18,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
-from whet.checkpoint.files import read_json, require_regular
-from whet.checkpoint.headers import INDEX, refuse_gguf
+from whet.checkpoint.files import read_json, refuse_gguf, require_regular
+from whet.checkpoint.headers import INDEX
 from whet.core.errors import CheckpointError, Interrupted
 from whet.core.hub import Snapshot, snapshot_of
 from whet.core.outside import json_value
@@ -79,8 +79,9 @@ def local_folder(ref: str) -> Path | None:
     if local.is_dir():
         require_regular(local)
         return local.resolve()
+    if local.exists() or not ref.startswith((".", "/", "~")):
+        refuse_gguf(ref)
     if local.exists():
-        refuse_gguf(local)
         raise CheckpointError(f"{ref} is a file", fix="give the checkpoint's folder")
     if ref.startswith((".", "/", "~")) or _HUB_ID.fullmatch(ref) is None:
         raise CheckpointError(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from whet.core.errors import CheckpointError
 from whet.core.records.model import KvLayers, StateLayers
 
 KV_BYTES: Final = 2  # engines store the KV cache in 16 bits by default
-_WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
-_STATEFUL: Final = frozenset({"linear_attention", "mamba", "conv", "recurrent", "hybrid"})
-"""Zamba-2's and Falcon-H1's ``hybrid`` layers have attention beside the state."""
-_WITHOUT_KV: Final = _STATEFUL - {"hybrid"} | {"moe", "mlp", "none"}
+_HYBRID: Final = frozenset({"hybrid", "hybrid_sliding"})
+"""Layers with attention and a state, as in Zamba-2, Falcon-H1 and ZAYA1."""
+_WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention", "hybrid_sliding"})
+_STATEFUL: Final = _HYBRID | {"linear_attention", "mamba", "conv", "recurrent"}
+_WITHOUT_KV: Final = _STATEFUL - _HYBRID | {"moe", "mlp", "none"}
 _PATTERN: Final = {"M": "mamba", "*": "full_attention", "-": "mlp", "E": "moe"}
 """Nemotron-H's ``hybrid_override_pattern``."""
 _INDEX_GROUP: Final = 128
@@ -40,12 +43,18 @@ def read_layout(
 ) -> KvLayout:
     """The layout that a decoder's whole configuration describes.
 
-    Attention keeps ``2 · kv_heads · head_dim`` numbers a token and layer. A window as long
-    as the longest sequence is left out.
+    Attention keeps ``kv_heads`` keys and values a token and layer. A window as long as the
+    longest sequence is left out. ``CheckpointError`` for a compressed cache, as DeepSeek-V4's.
     """
     kinds = layer_kinds(config)
+    if config.get("compress_ratios") or any("compressed" in kind for kind in kinds):
+        raise CheckpointError(
+            f"the attention of {config.get('model_type')!r} compresses its KV cache, and whet does "
+            "not know how large that is",
+            fix="measure a running server of it (whet bench, whet quality)",
+        )
     own = kinds[: len(kinds) - _number(config, "num_kv_shared_layers")]
-    window = _number(config, "sliding_window")
+    window = _first(config, "sliding_window", "sliding_window_size")
     layers: Counter[tuple[int, int, int | None, bool]] = Counter()
     for index, kind in enumerate(own):
         if kind in _WITHOUT_KV:
@@ -72,6 +81,9 @@ def layer_kinds(config: Mapping[str, Any]) -> list[str]:
     count = int(config["num_hidden_layers"])
     pattern, blocks = config.get("hybrid_override_pattern"), config.get("block_configs")
     kinds = config.get("layer_types") or config.get("layers_block_type")
+    windows = config.get("hybrid_layer_pattern")  # MiMo-V2
+    if isinstance(windows, list):
+        kinds = ["sliding_attention" if each else "full_attention" for each in windows]
     if not isinstance(kinds, list) and isinstance(pattern, str):
         kinds = [_PATTERN.get(letter, "full_attention") for letter in pattern]
     if isinstance(kinds, list) and len(kinds) == count:
@@ -87,29 +99,70 @@ def _widths(
 ) -> Iterator[tuple[int, int]]:
     """Heads over which a layer's cache can be split, and its bytes a token at 16 bits.
 
-    Latent attention keeps ``kv_lora_rank + qk_rope_head_dim`` numbers (DeepSeek-V2, section 2.1),
-    a sparse indexer one FP8 key with its scales beside it. Gemma-4's full layers have heads of
-    their own, Nemotron-NAS those of the block.
+    Latent attention keeps ``kv_lora_rank + qk_rope_head_dim`` numbers (DeepSeek-V2, section 2.1).
     """
     if (latent := latent_width(config)) is not None:
         yield 1, latent * KV_BYTES
-        if key := _number(config, "index_head_dim"):
-            yield 1, key + 4 * (key // _INDEX_GROUP)
-        return
-    blocks = config.get("block_configs")
-    if isinstance(blocks, list) and len(blocks) > index:
-        kv_heads = int(config["num_attention_heads"]) // (_group(blocks[index]) or 1)
+    else:
+        heads, keys, values = _heads(config, index, kind, kv_heads, head_dim)
+        yield heads, heads * (keys + values) * KV_BYTES
+    if key := _index_key(config, index):
+        yield 1, key
+
+
+def _heads(
+    config: Mapping[str, Any], index: int, kind: str, kv_heads: int, head_dim: int
+) -> tuple[int, int, int]:
+    """KV heads of a layer, and the widths of a key and of a value.
+
+    Gemma-4's full layers, MiMo-V2's windows, a kind of Step-3.5's layers and the blocks of
+    Nemotron-NAS have their own; MiMo-V2's values are narrower than its keys.
+    """
+    names, other = ("", "", ""), config.get("attention_other_setting")
+    if kind in _WINDOWED:
+        names = ("swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim")
     elif kind == "full_attention":
-        head_dim = _number(config, "global_head_dim") or head_dim
-        own = _number(config, "num_global_key_value_heads")
-        kv_heads = own if own and config.get("attention_k_eq_v") is not False else kv_heads
-    yield kv_heads, 2 * kv_heads * head_dim * KV_BYTES
+        shared = config.get("attention_k_eq_v") is False
+        names = ("" if shared else "num_global_key_value_heads", "global_head_dim", "")
+    if isinstance(other, dict) and other.get("attention_type") == kind:
+        config, names = other, ("num_attention_groups", "head_dim", "")
+    blocks = config.get("block_configs")
+    if isinstance(blocks, list) and len(blocks) > index and (group := _group(blocks[index])):
+        kv_heads = int(config["num_attention_heads"]) // group
+    heads, own, values = (_number(config, name) for name in names)
+    keys = own or head_dim
+    return heads or kv_heads, keys, values or (own or _number(config, "v_head_dim") or keys)
+
+
+def _index_key(config: Mapping[str, Any], index: int) -> int:
+    """Bytes a token of a sparse indexer's key; 0 for a layer that reuses an earlier one's choice.
+
+    DeepSeek-V3.2 keeps it in FP8 with its scales, and MiniMax-M3 in 16 bits. The layers are those
+    that vLLM 0.32 builds an indexer for (``deepseek_v2.py``, ``minimax_m3``).
+    """
+    sparse = config.get("sparse_attention_config")
+    if isinstance(sparse, dict):
+        layers = sparse.get("sparse_attention_freq")
+        has_key = not isinstance(layers, list) or index >= len(layers) or bool(layers[index])
+        return KV_BYTES * _number(sparse, "sparse_index_dim") if has_key else 0
+    key = _number(config, "index_head_dim")
+    if latent_width(config) is None or not key:
+        return 0
+    kinds = config.get("indexer_types") or config.get("index_topk_pattern")
+    if isinstance(kinds, list | str) and index < len(kinds):
+        reuses = str(kinds[index]).lower().startswith("s")
+    else:
+        offset = config.get("index_skip_topk_offset", 2)
+        offset = offset if isinstance(offset, int) else 2
+        reuses = max(index - offset + 1, 0) % (_number(config, "index_topk_freq") or 1) != 0
+    pooled = _number(config, "index_kpool") or 1  # GLM-5-next keeps one for so many tokens
+    return 0 if reuses else math.ceil((key + 4 * (key // _INDEX_GROUP)) / pooled)
 
 
 def latent_width(config: Mapping[str, Any]) -> int | None:
     """Cached numbers a token and layer of multi-head latent attention; None without it."""
-    rank, rope = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")
-    return rank + rope if rank and rope else None
+    rank, rope = _number(config, "kv_lora_rank"), config.get("qk_rope_head_dim")
+    return rank + rope if rank and type(rope) is int and rope >= 0 else None
 
 
 def _group(block: Any) -> int:

@@ -129,7 +129,11 @@ _IN_LAYER: Final = re.compile(r"(?:^|\.)(?:(?:layers|h|blocks)\.(\d+)|midlayer)\
 """``midlayer`` is the one layer of a published EAGLE-3 head."""
 _NOT_DECODER: Final = re.compile(r"vision|visual|audio|image|multi_modal")
 _PREDICTS_MORE: Final = re.compile(r"(?:^|\.)mtp(?:_layers)?\.")
-_EXPERT: Final = re.compile(r"(?:^|\.)(?:experts(?:\.|$)|block_sparse_moe\.(?:in|out)put_linear)")
+_TABLES: Final = frozenset({"I64", "U64", "BOOL"})
+_INTEGERS: Final = frozenset({"I32", "U32", "I16", "U16", "I8", "U8"})
+"""Types of lookup tables, such as the experts of each token id in DeepSeek-V4."""
+_NUMBERED: Final = re.compile(r"\.(\d+)(?:\.|$)")
+_STACK: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +141,8 @@ class Inventory:
     """The classified tensors of a checkpoint. ``linears`` are those of the decoder's layers.
 
     Layers that predict further tokens (MTP) are counted apart and are in no other field.
-    ``expert_parameters`` are those of routed experts; shared ones are not.
+    ``experts`` are the parameters of routed experts by their number in a layer; shared ones are
+    not in it.
     """
 
     linears: tuple[Linear, ...]
@@ -145,22 +150,30 @@ class Inventory:
     layers: frozenset[int]
     has_head: bool
     dtype: str
-    expert_parameters: int
+    experts: Mapping[int, int]
     mtp_parameters: int
     mtp_bytes: int
 
 
 def take_inventory(
-    headers: Mapping[str, TensorHeader], *, tied: bool | None, layers: int, hidden: int
+    headers: Mapping[str, TensorHeader],
+    *,
+    tied: bool | None,
+    layers: int,
+    hidden: int,
+    experts_per_token: int | None,
 ) -> Inventory:
     """Classify and count every tensor; ``CheckpointError`` for an unknown form.
 
-    ``layers`` and ``hidden`` are config.json's: a layer beyond the last is one for MTP.
+    ``layers``, ``hidden`` and ``experts_per_token`` are config.json's: a layer beyond the last is
+    one for MTP.
     """
     modules: dict[str, dict[str, TensorHeader]] = defaultdict(dict)
     for name, header in headers.items():
         module, part = split_name(name)
         modules[module][part] = header
+    experts = _count_experts(modules, experts_per_token or 0)
+    of_experts: Counter[int] = Counter()
     linears: list[Linear] = []
     counts: Counter[str] = Counter()
     floats: Counter[str] = Counter()
@@ -179,7 +192,8 @@ def take_inventory(
         if tied and module.endswith("lm_head"):
             continue  # a tied head that was saved twice is still one matrix
         counts["all"] += number
-        counts["experts"] += number if _EXPERT.search(module) else 0
+        if linear is not None and module in experts:
+            of_experts[experts[module]] += number
     floats.pop("", None)
     return Inventory(
         linears=tuple(linears),
@@ -187,10 +201,34 @@ def take_inventory(
         layers=frozenset(int(hit[1] or 0) for name in headers if (hit := _layer(name))),
         has_head=any(module.endswith("lm_head") for module in modules),
         dtype=floats.most_common(1)[0][0] if floats else "float16",
-        expert_parameters=counts["experts"],
+        experts=of_experts,
         mtp_parameters=counts["mtp"],
         mtp_bytes=counts["mtp_bytes"],
     )
+
+
+def _count_experts(
+    modules: Mapping[str, Mapping[str, TensorHeader]], active: int
+) -> dict[str, int]:
+    """The number of routed experts in its layer for each module of one, whatever its name.
+
+    They are numbered within the layer or stored in one tensor, and more than the ``active`` ones
+    of a token; LongCat's two attentions and MLPs are numbered too.
+    """
+    siblings: dict[str, set[str]] = defaultdict(set)
+    parent: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    for module, parts in modules.items():
+        if (layer := _layer(module + ".")) is None:
+            continue
+        stack = next((parts[key] for key in ("", "weight", "_blocks") if key in parts), None)
+        if stack is not None and len(stack.shape) >= _STACK and 1 not in stack.shape[1:]:
+            counts[module] = stack.shape[0]
+        elif number := _NUMBERED.search(module, layer.end() - 1):
+            parent[module] = module[: number.start()]
+            siblings[parent[module]].add(number[1])
+    counts |= {module: len(siblings[above]) for module, above in parent.items()}
+    return {module: count for module, count in counts.items() if count > active > 0}
 
 
 def _is_mtp(module: str, layers: int) -> bool:
@@ -202,11 +240,15 @@ def _is_mtp(module: str, layers: int) -> bool:
 def summarize(inventory: Inventory) -> StoredWeights:
     """The decoder's linear layers in one record; the quantized ones name the scheme."""
     quantized = [linear for linear in inventory.linears if linear.quantized]
-    schemes = {linear.scheme for linear in quantized or inventory.linears}
+    sizes: Counter[str] = Counter()
+    for linear in quantized or inventory.linears:
+        sizes[linear.scheme] += linear.parameters
+    if not quantized:  # some routers are in 32 bit where the rest is in 16
+        sizes = Counter(dict(sizes.most_common(1)))
     weights = sum(linear.parameters for linear in inventory.linears)
     stored = sum(linear.stored_bytes for linear in inventory.linears)
     return StoredWeights(
-        scheme=schemes.pop() if len(schemes) == 1 else "mixed",
+        scheme=next(iter(sizes)) if len(sizes) == 1 else "mixed",
         dtype=inventory.dtype,
         group_size=_group_size(quantized),
         bits_per_weight=8 * stored / weights,
@@ -239,7 +281,10 @@ def _split(
     linear = read_linear(module, parts, hidden=hidden)
     matrix = MATRICES if linear is not None else frozenset()
     rest = [part for key, part in parts.items() if key not in matrix | BUFFERS and not is_side(key)]
+    plain = linear is not None and not linear.quantized
     for header in rest:
-        if header.dtype not in FLOATS:
+        # Weights are packed in no integers of 64 bits; beside a plain matrix none are packed.
+        table = header.dtype in _TABLES or (plain and header.dtype in _INTEGERS)
+        if header.dtype not in FLOATS and not table:
             raise unknown_form(header)
-    return linear, rest
+    return linear, [header for header in rest if header.dtype in FLOATS]

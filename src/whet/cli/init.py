@@ -35,6 +35,7 @@ def init(
         for line in lines:
             print_line(line)
         return
+    options.refuse_gguf()
     given = {
         "--current": options.current,
         "--head": options.head,

@@ -222,7 +222,7 @@ def _example(task: Task, was: TaskAnswer, now: TaskAnswer) -> TaskExample:
     return TaskExample(
         task=task.task,
         id=task.id,
-        prompt=task.messages[-1].content[:_EXAMPLE_CHARACTERS],
+        prompt=task.question[:_EXAMPLE_CHARACTERS],
         expected=as_text(task.expected),
         baseline=was.text[:_EXAMPLE_CHARACTERS],
         answer=now.text[:_EXAMPLE_CHARACTERS],

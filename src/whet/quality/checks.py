@@ -201,12 +201,12 @@ class Checks:
         before = plan.baseline.identity if plan.baseline is not None else None
         if before is not None and before.problems:
             return
-        chats = (task.plain for task in tasks if not task.chat_template_kwargs)
+        chats = (task.plain for task in tasks if task.messages and not task.chat_template_kwargs)
         self.identity = token_identity(
             self.endpoint.url,
             self.endpoint.model,
             plan.tokenizer,
-            [task.messages[-1].content for task in tasks[:_TEXTS]],
+            [task.question for task in tasks[:_TEXTS]],
             chats=list(islice(chats, _CHATS)),
             variables=self.questions.variables,
         )

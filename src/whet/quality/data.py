@@ -20,7 +20,7 @@ from whet.core.names import did_you_mean
 from whet.core.outside import read_text
 from whet.core.spec import problem_words
 from whet.quality.scoring import SCORERS
-from whet.requests import LoggedRequest, LogReader, media, plain_messages
+from whet.requests import LoggedRequest, LogReader, document_text, media, plain_messages
 
 Ids = tuple[int, ...]
 Json = Mapping[str, Any]
@@ -36,13 +36,15 @@ class Message(BaseModel, frozen=True):
 class Task(BaseModel, frozen=True):
     """One question with a known answer, in the form that ``scorer`` takes.
 
-    ``chat_template_kwargs`` replace the gate's, key by key. ``chance`` is the probability that a
-    guess is right; without it the task's best constant answer is the chance level.
+    It is a chat or a plain ``prompt``. ``chat_template_kwargs`` replace the gate's, key by key.
+    ``chance`` is the probability that a guess is right; without it the task's best constant answer
+    is the chance level.
     """
 
     id: str
     task: str
-    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
+    messages: Annotated[tuple[Message, ...], Field(min_length=1)] | None = None
+    prompt: Annotated[str, Field(min_length=1)] | None = None
     expected: Any
     scorer: str
     max_tokens: Annotated[int, Field(ge=1)] = 256
@@ -52,10 +54,17 @@ class Task(BaseModel, frozen=True):
     @property
     def plain(self) -> list[Json]:
         """The messages as a chat template takes them."""
-        return [message.model_dump() for message in self.messages]
+        return [message.model_dump() for message in self.messages or ()]
+
+    @property
+    def question(self) -> str:
+        """The text that is answered: the prompt, or the last message."""
+        return self.prompt or self.plain[-1]["content"]
 
     @model_validator(mode="after")
     def _known_scorer(self) -> Task:
+        if (self.messages is None) == (self.prompt is None):
+            raise ValueError("give either messages or prompt")
         if self.scorer not in SCORERS:
             near = did_you_mean(self.scorer, SCORERS)
             raise ValueError(f"unknown scorer {self.scorer!r}{near} (known: {', '.join(SCORERS)})")
@@ -90,8 +99,10 @@ def _can_score(request: LoggedRequest) -> bool:
     return request.prompt_token_ids is None and not media(request)
 
 
-def load_tasks(path: Path, limit: int) -> list[Task]:
+def load_tasks(path: Path, limit: int, *, chats: bool = True) -> list[Task]:
     """At most ``limit`` tasks, taken in turn from each kind, so that no kind is cut off.
+
+    Without ``chats`` those with messages are left out.
 
     Raises ``UsageError`` naming the line that cannot be used, or an id that occurs twice: answers
     are paired with the baseline's by id.
@@ -104,7 +115,8 @@ def load_tasks(path: Path, limit: int) -> list[Task]:
                 f"{path}: the task id {task.id!r} occurs twice", fix="give every task its own id"
             )
         ids.add(task.id)
-        kinds.setdefault(task.task, []).append(task)
+        if chats or task.messages is None:
+            kinds.setdefault(task.task, []).append(task)
     turns = chain.from_iterable(zip_longest(*kinds.values()))
     return [task for task in turns if task is not None][:limit]
 
@@ -147,11 +159,12 @@ class Encoder:
 
         ``variables`` are handed to the chat template. Thinking is off unless they decide it.
         """
-        self._folder = folder
         self._tokenizer = load_tokenizer(folder)
         template = ChatTemplate(self._tokenizer, variables=variables)
         self.thinking_off = thinking_off(template.source, template.variables)
         self._template = template.with_variables(self.thinking_off)
+        self.chats = bool(template.source)
+        """Whether there is a chat template; chats are plain text without one."""
 
     @property
     def vocab_size(self) -> int:
@@ -165,17 +178,21 @@ class Encoder:
 
     def document(self, request: LoggedRequest) -> Ids:
         """A whole document: a chat without an opening for one more turn, or plain text."""
-        if request.prompt is not None:
-            return tuple(self._tokenizer.encode(request.prompt + (request.output or "")))
+        if request.messages is None or not self.chats:
+            return tuple(self._tokenizer.encode(document_text(request)))
         messages = plain_messages(request)
         return self._ids(self._chat(messages, {}, answered=True, tools=request.tools))
 
     def task(self, task: Task) -> Ids:
-        """A question up to where the assistant speaks."""
+        """A question up to where the assistant speaks, or a plain prompt."""
+        if task.prompt is not None:
+            return tuple(self._tokenizer.encode(task.prompt))
         return self._ids(self._chat(task.plain, task.chat_template_kwargs))
 
     def thinking(self, task: Task, tokens: int) -> Thinking | None:
         """How the model reasons, in at most ``tokens``, before it answers; None if it does not."""
+        if task.prompt is not None:
+            return None
         own = task.chat_template_kwargs
         prompt = self._chat(task.plain, own)
         variables, special = {**self.variables, **own}, self._tokenizer.all_special_tokens
@@ -186,11 +203,6 @@ class Encoder:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _chat(self, messages: Sequence[Json], own: Mapping[str, Any], **more: Any) -> str:
-        if not self._template.source:
-            raise UsageError(
-                f"the tokenizer in {self._folder} has no chat template",
-                fix='add one, or give held-out documents as {"text": …} and leave chat tasks out',
-            )
         keys = ("role", "content", "tool_calls")
         plain = [{key: each[key] for key in keys if key in each} for each in messages]
         try:
@@ -208,6 +220,11 @@ def identity(documents: Sequence[Ids], prompts: Sequence[Ids], tasks: Sequence[T
     """Hash all questions, as token ids; records with different hashes are not comparable."""
     # The template's variables are in the token ids already, and a chance level asks nothing.
     unasked = {"chat_template_kwargs", "chance"}
-    questions = [task.model_dump(mode="json", exclude=unasked) for task in tasks]
+    questions = [
+        task.model_dump(
+            mode="json", exclude=unasked | {"prompt" if task.prompt is None else "messages"}
+        )
+        for task in tasks
+    ]
     data = json.dumps([documents, prompts, questions], separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(data.encode()).hexdigest()

@@ -81,7 +81,7 @@ def measure_quality(
 
 def _questions(plan: QualityPlan) -> Questions:
     encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
-    tasks = load_tasks(plan.tasks, plan.spec.max_tasks)
+    tasks = load_tasks(plan.tasks, plan.spec.max_tasks, chats=encoder.chats)
     prompts = [encoder.task(task) for task in tasks]
     documents = encode_documents(plan.heldout, encoder, plan.spec)
     return Questions(
@@ -163,7 +163,8 @@ def _record(results: Checks, likelihood: Likelihood, answers: Answers) -> Qualit
     if plan.scoring_defect and scores_fail:
         reason = f"{reason}; {plan.scoring_defect}"
     golden = f"no golden probes: {results.no_golden}" if results.no_golden is not None else None
-    reason = "; ".join(filter(None, (reason, golden, _thinking_note(questions)))) or None
+    tasks = None if questions.tasks else "no task is asked: perplexity alone decides"
+    reason = "; ".join(filter(None, (reason, golden, tasks, _thinking_note(questions)))) or None
     examples = find_examples(questions.tasks, answers.answers, findings.baseline)
     return replace(judged, reason=reason, examples=examples)
 

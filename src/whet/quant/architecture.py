@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from whet.checkpoint.formats import FLOATS
+from whet.checkpoint.headers import TensorHeader
 from whet.core.errors import QuantizationError
-from whet.quant.families import FAMILIES, NOT_ALONE, UNFOLDABLE, Family, in_transformers
+from whet.quant.families import FAMILIES, UNFOLDABLE, Family
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -43,8 +45,8 @@ class Architecture:
 
     ``units`` are those of each layer, ``prefixes`` the start of their names. ``norm_offset`` is 1
     where a norm multiplies by 1 + w. ``unfolded`` is the reason why no scale can be folded, None
-    where one can; ``unmeasured`` the same of inputs. ``ignore`` are the patterns of everything that
-    stays in 16 bit.
+    where one can. ``head`` is a speculation head, which text alone does not run. ``ignore`` are the
+    patterns of everything that stays in 16 bit.
     """
 
     model_type: str
@@ -52,7 +54,7 @@ class Architecture:
     units: tuple[tuple[UnitMap, ...], ...]
     norm_offset: float
     unfolded: str | None
-    unmeasured: str | None
+    head: bool
     ignore: tuple[str, ...]
 
     @property
@@ -74,7 +76,7 @@ _OTHER_PART: Final = re.compile(r"vision|visual|vit\b|audio|image|multi_modal|(^
 """Parts of a checkpoint beside its text decoder; they stay in 16 bit."""
 _FROM_TARGET: Final = "fc"
 """The linear of an EAGLE head that reads the hidden states of its target."""
-_HEAD_INPUTS: Final = (
+HEAD_INPUTS: Final = (
     "a speculation head (EAGLE) reads the hidden states of its target, which calibration text "
     "alone does not give"
 )
@@ -138,23 +140,11 @@ def read_architecture(config: Mapping[str, Any], shapes: Shapes) -> Architecture
         prefixes=prefixes,
         units=units,
         norm_offset=0.0 if family is None else family.norm_offset,
-        unfolded=None if family is not None else _why_unfolded(model_type, head),
-        unmeasured=_HEAD_INPUTS if head else _why_unmeasured(model_type),
+        unfolded=None if family is not None else _why_unfolded(model_type),
+        head=head,
         # Engines prepend a name of their own.
         ignore=(*ignore, f"re:.*{_FROM_TARGET}$") if head else ignore,
     )
-
-
-def require_measurable(architecture: Architecture, what: str, *, folds: bool = False) -> None:
-    """Raise ``QuantizationError`` where ``what`` needs inputs or ``folds`` that there are not."""
-    reason, needed, instead = architecture.unmeasured, "the inputs", ""
-    if reason is None and folds:
-        reason, needed, instead = architecture.unfolded, "the scales", "method gptq, or "
-    if reason is not None:
-        raise QuantizationError(
-            f"{what} needs {needed} of {architecture.model_type!r} layers, but {reason}",
-            fix=f"use {instead}round to nearest (--method rtn with W4A16, or --scheme FP8_DYNAMIC)",
-        )
 
 
 def require_cached(architecture: Architecture) -> None:
@@ -176,6 +166,17 @@ def require_groups(shapes: Shapes, linears: Sequence[str], group_size: int) -> N
                 f"{name} has {inputs} inputs, not a multiple of the group size {group_size}",
                 fix="choose a group size of 32 or 64 that divides it",
             )
+
+
+def linear_dtype(headers: Mapping[str, TensorHeader], linears: Sequence[str]) -> str:
+    """The dtype of the linears, as safetensors calls it; ``QuantizationError`` for several."""
+    dtypes = {headers[f"{linear}.weight"].dtype for linear in linears}
+    if len(dtypes) != 1 or not dtypes <= FLOATS.keys():
+        raise QuantizationError(
+            f"the linear layers are stored as {', '.join(sorted(dtypes))}",
+            fix=f"one of {', '.join(FLOATS)} for all of them is needed: convert the checkpoint",
+        )
+    return dtypes.pop()
 
 
 def _layers(shapes: Shapes, count: object) -> dict[str, dict[str, Sequence[int]]]:
@@ -309,21 +310,9 @@ def _is_left(linear: str) -> bool:
     return bool(_ROUTERS & set(parts)) or parts[-1] in _NOT_LINEAR
 
 
-def _why_unfolded(model_type: str, head: bool) -> str:
-    if head:
-        return _HEAD_INPUTS
+def _why_unfolded(model_type: str) -> str:
     known = (why for start, why in UNFOLDABLE.items() if model_type.startswith(start))
     return next(known, "whet does not know which layer precedes its linears")
-
-
-def _why_unmeasured(model_type: str) -> str | None:
-    """The reason why calibration text cannot run through the layers."""
-    for start, why in NOT_ALONE.items():
-        if model_type.startswith(start):
-            return why
-    if in_transformers(model_type):
-        return None
-    return "transformers has no code of its own for them"
 
 
 def _ignored(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from whet.checkpoint import load_tokenizer
 from whet.checkpoint.chat import ChatTemplate, TemplateProblem, sent_at
-from whet.core.errors import UsageError
+from whet.core.errors import CheckpointError, UsageError
 from whet.core.records.model import ModelFacts
 from whet.core.records.quant import CalibrationFacts
 from whet.core.records.summary import Estimate
@@ -26,6 +26,7 @@ from whet.requests import (
     INCOMPLETE,
     LoggedRequest,
     LogReader,
+    document_text,
     media,
     plain_messages,
 )
@@ -105,7 +106,7 @@ def load_calibration(
     numbered = enumerate(filter(usable, reader))
     sampled = [request for index, request in numbered if index in chosen]
     tokenizer = load_tokenizer(tokenizer_path)
-    cut = (_cut(ids, max_tokens, dice) for ids in _tokenize(path, sampled, tokenizer))
+    cut = (_cut(ids, max_tokens, dice) for ids in _tokenize(sampled, tokenizer))
     ids = tuple(sample for sample in cut if len(sample) >= _MIN_TOKENS)
     if not ids and among is not None:
         raise UsageError(
@@ -121,7 +122,7 @@ def load_calibration(
         tokens=sum(map(len, ids)),
         max_tokens=max_tokens,
         seed=seed,
-        warnings=tuple(_warnings(reader, sampled)),
+        warnings=tuple(_warnings(reader, sampled, chats=bool(tokenizer.chat_template))),
     )
     return Calibration(ids=ids, facts=facts)
 
@@ -131,7 +132,7 @@ def load_for(
 ) -> Calibration:
     """Return the samples of a recipe, none longer than the model's longest sequence."""
     spec = recipe.calibration
-    return load_calibration(
+    calibration = load_calibration(
         path,
         Path(facts.path),
         samples=spec.samples,
@@ -139,6 +140,13 @@ def load_for(
         seed=spec.seed,
         among=among,
     )
+    if (largest := max(map(max, calibration.ids))) >= facts.vocab_size:
+        raise CheckpointError(
+            f"the calibration text has the token id {largest:,}, and the embedding has "
+            f"{facts.vocab_size:,} rows",
+            fix="use the tokenizer of these weights",
+        )
+    return calibration
 
 
 def calibration_sha256(path: Path) -> str:
@@ -166,22 +174,18 @@ def _has_text(request: LoggedRequest) -> bool:
 
 
 def _tokenize(
-    path: Path, sampled: Sequence[LoggedRequest], tokenizer: PreTrainedTokenizerBase
+    sampled: Sequence[LoggedRequest], tokenizer: PreTrainedTokenizerBase
 ) -> list[Sequence[int]]:
     """Token ids of each request with its answer, in their order."""
     template = ChatTemplate(tokenizer)
-    if any(request.messages for request in sampled) and not template.source:
-        raise UsageError(
-            f"{path} holds chat messages, but the tokenizer has no chat template",
-            fix="give rows with text",
-        )
     ids: dict[int, Sequence[int]] = {}
     for special in (False, True):
         # A chat template writes its own first token; for plain text the tokenizer adds it.
         texts = {
-            index: _render(request, template) if request.messages else _text(request)
+            index: document_text(request) if special else _render(request, template)
             for index, request in enumerate(sampled)
-            if not request.prompt_token_ids and special is not bool(request.messages)
+            if not request.prompt_token_ids
+            and special is not bool(request.messages and template.source)
         }
         if texts:
             encoded = tokenizer(list(texts.values()), add_special_tokens=special, verbose=False)
@@ -190,10 +194,6 @@ def _tokenize(
         if request.prompt_token_ids:
             ids[index] = _logged_ids(request, request.prompt_token_ids, tokenizer)
     return [ids[index] for index in sorted(ids)]
-
-
-def _text(request: LoggedRequest) -> str:
-    return (request.prompt or "") + (request.output or "")
 
 
 def _logged_ids(
@@ -231,7 +231,9 @@ def _cut(ids: Sequence[int], max_tokens: int, dice: random.Random) -> tuple[int,
     return (ids[0], *ids[start : start + max_tokens - 1])
 
 
-def _warnings(reader: LogReader, sampled: Sequence[LoggedRequest]) -> Iterator[str]:
+def _warnings(reader: LogReader, sampled: Sequence[LoggedRequest], *, chats: bool) -> Iterator[str]:
+    if not chats and any(request.messages for request in sampled):
+        yield "the tokenizer has no chat template: scales are fitted on chats as plain text"
     yield from reader.check.doubts()
     for each in reader.left_out():
         if each.reason == INCOMPLETE:

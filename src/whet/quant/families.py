@@ -7,8 +7,6 @@ input follows from the tensors' names (``architecture``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
 
@@ -28,10 +26,11 @@ _LLAMA: Final = Family()
 _GEMMA2: Final = Family(mlp_norm="pre_feedforward_layernorm", norm_offset=1.0)
 _NORMS_AFTER: Final = Family(attention_norm=None, mlp_norm=None)
 _LIKE_LLAMA: Final = (
-    *("llama", "mistral", "ministral", "qwen2", "qwen3", "granite", "mimo", "smollm3", "phi3"),
+    *("llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "granite", "mimo"),
+    *("smollm3", "phi3"),
     *("seed_oss", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl_text"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "olmoe", "glm4_moe", "dots1"),
-    *("deepseek_v2", "deepseek_v3", "kimi_k2"),
+    *("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"),
 )
 FAMILIES: Final = {
     **dict.fromkeys(_LIKE_LLAMA, _LLAMA),
@@ -47,20 +46,3 @@ UNFOLDABLE: Final = {
     "qwen3_5": "a gate is fused into its q_proj, which folding would ruin",
 }
 """Why other architectures, by the start of their ``model_type``, cannot take column scales."""
-NOT_ALONE: Final = dict.fromkeys(
-    ("glm_moe_dsa", "nemotron_h", "bamba"), "transformers does not run one of them alone"
-)
-"""Why the inputs of an architecture's layers, by the start of its name, are not measured."""
-
-
-def in_transformers(model_type: str) -> bool:
-    """Whether the installed transformers has code for an architecture."""
-    name, package = model_type.removesuffix("_text"), find_spec("transformers")
-    # The list of all takes seconds to import, as torch comes with it. These are in it by name.
-    folder = Path((package and package.origin) or "").parent / "models" / name
-    if model_type in FAMILIES and package is not None and folder.is_dir():
-        return True
-    from transformers.models.auto import configuration_auto
-
-    known = configuration_auto.CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
-    return model_type in known or name in known

@@ -42,13 +42,16 @@ class InputMeter:
         self._device, self._name = device, name
         self._gram = self._abs = self._peak = torch.zeros(0, device=device)
         self._sample: list[Tensor] = []
-        self._tokens = 0
+        self.tokens = 0
 
     def add(self, x: Tensor, *, batch: int = 0) -> None:
         """Add the rows of ``x`` [tokens, K], without padding.
 
         The number of the batch and the unit's name seed the choice of sampled rows.
         """
+        self.tokens += x.shape[0]
+        if x.is_meta:  # a trial counts only
+            return
         if not len(self._gram):
             channels = x.shape[1]
             self._gram = torch.zeros(channels, channels, device=self._device)
@@ -66,7 +69,6 @@ class InputMeter:
         self._abs += size.sum(dim=0, dtype=torch.float32)
         self._peak = torch.maximum(self._peak, size.amax(dim=0).float())
         self._sample.append(x[self._rows(x.shape[0], batch).to(x.device)].float())
-        self._tokens += x.shape[0]
 
     def _rows(self, count: int, batch: int) -> Tensor:
         """Random rows: evenly spaced ones have one position where samples are equally long."""
@@ -76,18 +78,18 @@ class InputMeter:
     def finish(self, name: str) -> InputStats:
         """The means; ``QuantizationError`` where an activation was not finite."""
         # The diagonal is each channel's sum of squares, so any NaN or infinity is in it.
-        if self._tokens == 0 or not bool(torch.isfinite(self._gram.diagonal()).all()):
+        if self.tokens == 0 or not bool(torch.isfinite(self._gram.diagonal()).all()):
             raise QuantizationError(
                 f"the activations that enter {name} are not finite",
                 fix="check that the source "
                 "checkpoint answers sensibly in 16 bit before quantizing it",
             )
         return InputStats(
-            gram=self._gram.div_(self._tokens),
-            mean_abs=self._abs / self._tokens,
+            gram=self._gram.div_(self.tokens),
+            mean_abs=self._abs / self.tokens,
             max_abs=self._peak,
             sample=torch.cat(self._sample),
-            tokens=self._tokens,
+            tokens=self.tokens,
         )
 
 

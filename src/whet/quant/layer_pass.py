@@ -13,10 +13,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from whet.checkpoint import read_facts
-from whet.checkpoint.files import read_json
+from whet.checkpoint import checkpoint_doubts, read_facts
+from whet.checkpoint.formats import FLOATS
 from whet.checkpoint.shards import ShardWriter, TensorReader
-from whet.core.errors import QuantizationError, WhetError
+from whet.core.errors import WhetError
 from whet.core.protocols import Progress
 from whet.core.records.model import ModelFacts
 from whet.core.records.quant import QuantizedCheckpoint, UnitError
@@ -25,7 +25,7 @@ from whet.core.spec.recipe import Method as MethodName
 from whet.core.staging import require_space, staged
 from whet.core.torch_device import pick_device
 from whet.quant import awq, gptq, smoothquant
-from whet.quant.architecture import Architecture, read_architecture
+from whet.quant.architecture import Architecture, linear_dtype
 from whet.quant.calibration import Among, Calibration, load_for
 from whet.quant.checkpoint_record import CacheKey, copy_beside, write_config, write_record
 from whet.quant.fold import LinearScales
@@ -36,11 +36,9 @@ from whet.quant.phase_timer import PhaseTimer
 from whet.quant.rounding import make_grid, quantization_config
 from whet.quant.skeleton import FEWEST
 from whet.quant.stream import LayerStream
-from whet.quant.suitability import FOLDING, inputs_needed, require_suitable
+from whet.quant.suitability import FOLDING, Source, inputs_needed, read_source
 from whet.quant.unit import round_to_nearest
 from whet.quant.verify import Expected, verify_weights
-
-_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 Outcome = QuantizedCheckpoint | WhetError
 METHODS: Final[Mapping[MethodName, Fit]] = {
@@ -54,6 +52,7 @@ _NO_GAIN: Final = 0.99
 class SourceModel:
     """The source, which all recipes share. ``dtype`` is that of its linears."""
 
+    source: Source
     reader: TensorReader
     facts: ModelFacts
     architecture: Architecture
@@ -89,8 +88,7 @@ class RecipeJob:
         small.
         """
         recipe, model = self.recipe, self._model
-        shapes = {name: header.shape for name, header in model.reader.headers.items()}
-        require_suitable(model.architecture, shapes, recipe)
+        model.source.require_suitable(recipe)
         needed_bytes = model.facts.weight_bytes * self._grid.bits // 8
         require_space(self._out, needed_bytes, "the checkpoint")
         self._stage = self._stack.enter_context(staged(self._out))
@@ -219,6 +217,7 @@ class RecipeJob:
             kept_scheme=None if recipe.mixed is None else SIXTEEN_BIT,
             kv_cache=recipe.kv_cache,
             warnings=(
+                *checkpoint_doubts(self._model.facts),
                 *(() if calibration is None else calibration.facts.warnings),
                 *no_gain_warning(recipe.method, self._errors),
                 *_starved_warning(self._starved),
@@ -310,42 +309,28 @@ def run_pass(
 
 def read_model(facts: ModelFacts, device: str | None) -> SourceModel:
     """Read the headers; ``QuantizationError`` where the architecture cannot be quantized."""
-    reader = TensorReader(Path(facts.path))
-    shapes = {name: header.shape for name, header in reader.headers.items()}
-    architecture = read_architecture(read_json(reader.folder / "config.json"), shapes)
+    source = read_source(Path(facts.path))
+    reader = TensorReader(source.folder)
+    if facts.tied_embeddings:  # engines leave a stored head out, and so does the copy
+        names = [name for name in reader.headers if not name.endswith("lm_head.weight")]
+        reader.headers = {name: reader.headers[name] for name in names}
     return SourceModel(
+        source=source,
         reader=reader,
         facts=facts,
-        architecture=architecture,
-        dtype=_linear_dtype(reader, architecture),
+        architecture=source.architecture,
+        dtype=getattr(torch, FLOATS[linear_dtype(source.headers, source.architecture.linears)]),
         device=pick_device(device),
     )
-
-
-def _linear_dtype(reader: TensorReader, architecture: Architecture) -> torch.dtype:
-    """The dtype of the linears, which scales take too."""
-    dtypes = {reader.headers[f"{linear}.weight"].dtype for linear in architecture.linears}
-    if len(dtypes) != 1 or not dtypes <= _DTYPES.keys():
-        raise QuantizationError(
-            f"the linear layers are stored as {', '.join(sorted(dtypes))}",
-            fix=f"one of "
-            f"{', '.join(_DTYPES)} for all of them is needed: convert the checkpoint first",
-        )
-    return _DTYPES[dtypes.pop()]
 
 
 def open_stream(samples: Calibration, model: SourceModel, timer: PhaseTimer) -> LayerStream:
     """The stream of hidden states, which begins with the embeddings of the samples."""
     with timer.phase("read"):
         stream = LayerStream(model.reader.folder, samples.ids, model.architecture, model.device)
-    names = [name for name in model.reader.headers if name.endswith("embed_tokens.weight")]
-    if not names:
-        raise QuantizationError(
-            "the checkpoint has no embed_tokens.weight, which its architecture needs",
-            fix="download the checkpoint again",
-        )
     with timer.phase("read"):
-        table = model.reader.read(names[0], model.device)
+        name = stream.skeleton.embedding_of(model.reader.headers)
+        table = model.reader.read(name, model.device)
     with timer.phase("forward"):
         stream.embed(table)
     return stream

@@ -9,14 +9,13 @@ from typing import Any
 from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
+from whet.core.records.engine import UNQUANTIZED
 from whet.core.records.model import ModelFacts
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.torch_device import release_memory
 from whet.quant.calibration import Judge
 from whet.quant.checkpoint_record import CacheKey, cache_key, find_existing
-
-_UNQUANTIZED = ("16bit", "32bit")
 
 
 def quantize(source: Path, out: Path, recipe: RecipeSpec, **options: Any) -> QuantizedCheckpoint:
@@ -84,7 +83,7 @@ def quantize_many(
 
 
 def _require_sixteen_bit(facts: ModelFacts) -> None:
-    if facts.stored.scheme not in _UNQUANTIZED:
+    if facts.stored.scheme not in UNQUANTIZED:
         raise QuantizationError(
             f"{facts.path} is already quantized ({facts.stored.scheme})",
             fix="give the 16-bit checkpoint that it was made of",

@@ -7,7 +7,7 @@ plain loop does, and shows every expert's two inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from whet.checkpoint.files import read_json
 from whet.core.errors import QuantizationError
 
-_FAULTS: Final = (ValueError, TypeError, KeyError, AttributeError, ImportError)
+FAULTS: Final = (
+    *(ValueError, TypeError, LookupError, AttributeError, ImportError, AssertionError),
+    RuntimeError,
+)
+"""What code of transformers raises for a model that it cannot build or run here."""
 
 
 class Skeleton:
@@ -29,50 +34,83 @@ class Skeleton:
 
     def __init__(self, source: Path, dtype: torch.dtype | None) -> None:
         """Build it with ``dtype``, by default the config's; no code of the checkpoint is run."""
-        import transformers
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import CONFIG_MAPPING
         from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightConverter, WeightRenaming
         from transformers.utils import logging
 
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it shows one for every layer
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # of kernels that are missing
         register()
-        try:
-            config = AutoConfig.from_pretrained(
-                source, local_files_only=True, trust_remote_code=False
+        kind = read_json(source / "config.json").get("model_type")
+        if kind not in CONFIG_MAPPING:
+            raise QuantizationError(
+                "transformers has no code of its own for them",
+                fix="round to nearest instead (--method rtn)",
             )
-            text = config.get_text_config()
-            self.dtype: torch.dtype = dtype or text.dtype or config.dtype or torch.bfloat16
-            names = config.architectures or [""]
-            kind = getattr(transformers, names[0], None)
-            # Only eager attention computes soft-capped scores (Gemma 2).
-            capped = getattr(text, "attn_logit_softcapping", None)
-            build = AutoModelForCausalLM.from_config if kind is None else kind._from_config
-            with torch.device("meta"):
-                self._model: Any = build(
-                    config,
-                    attn_implementation="eager" if capped else "sdpa",
-                    experts_implementation=NAME,
-                    dtype=self.dtype,
-                )
-            self.decoder: Any = self._model.get_decoder()
-            self._mapping = get_model_conversion_mapping(self._model)
-            _ = self.decoder.layers, self.decoder.rotary_emb, self.decoder.embed_tokens
-        except _FAULTS as error:
+        try:
+            self.model = _build(source, dtype)
+            self.dtype: torch.dtype = self.model.dtype
+            self.decoder: Any = self.model.get_decoder()
+            self.embedding: Any = self.model.get_input_embeddings()
+            self._mapping: Any = get_model_conversion_mapping(self.model)
+            self._tensors = self.model.state_dict()
+            self._paths = {id(each): name for name, each in self.model.named_modules()}
+            _ = self.decoder.layers
+        except FAULTS as error:
             raise QuantizationError(
                 f"transformers builds no decoder of {source} whose layers can be measured "
-                f"({type(error).__name__}: {error})",
+                f"({words_of(error)})",
                 fix="round to nearest instead (--method rtn)",
             ) from error
+        kinds = (WeightRenaming, WeightConverter)
+        self._rules: Any = [[each for each in self._mapping if isinstance(each, k)] for k in kinds]
 
-    @property
-    def whole(self) -> Any:
-        """The model with its head."""
-        return self._model
+    def fill_tables(self, device: torch.device) -> None:
+        """Give modules around the layers, such as rotary embeddings, what no checkpoint stores."""
+        inside = {id(each) for each in self.decoder.layers.modules()}
+        for module in self.decoder.modules():
+            tables = dict(module.named_buffers(recurse=False))
+            if not tables or id(module) in inside or any(True for _ in module.parameters()):
+                continue
+            module.to_empty(device=device)
+            for name in tables:
+                getattr(module, name).fill_(torch.nan)
+            self.model._init_weights(module)
+            if any(bool(table.isnan().any()) for table in module.buffers()):
+                raise QuantizationError(
+                    f"transformers leaves {type(module).__name__} without values",
+                    fix="round to nearest instead (--method rtn)",
+                )
+
+    def name_of(self, tensor: str) -> str:
+        """The model's name for a tensor of the checkpoint."""
+        from transformers.core_model_loading import rename_source_key
+
+        prefix, rules = self.model.base_model_prefix, self._rules
+        return rename_source_key(tensor, rules[0], rules[1], prefix, self._tensors)[0]
+
+    def module(self, linear: str) -> nn.Module:
+        """The module that has the weights of the checkpoint's ``linear``, alone or among others."""
+        name = self.name_of(f"{linear}.weight")
+        module: nn.Module = self.model.get_submodule(name.removesuffix(".weight"))
+        return module
+
+    def embedding_of(self, tensors: Iterable[str]) -> str:
+        """The tensor of the checkpoint that is the input embedding."""
+        name = f"{self._paths[id(self.embedding)]}.weight"
+        for tensor in tensors:
+            if self.name_of(tensor) == name:
+                return tensor
+        raise QuantizationError(
+            f"the checkpoint has no {name}, which its architecture needs",
+            fix="download the checkpoint again",
+        )
 
     def load(
         self, tensors: Mapping[str, Tensor], layer: nn.Module, device: torch.device
     ) -> str | None:
-        """Give ``layer`` the ``tensors`` by their full names; the first of its own that is missing.
+        """Give ``layer`` the ``tensors`` by their full names; why it cannot run with them.
 
         Tensors that the layer does not have are left out.
         """
@@ -80,12 +118,46 @@ class Skeleton:
         from transformers.modeling_utils import LoadStateDictConfig
 
         config = LoadStateDictConfig(
-            dtype=self.dtype,
-            device_map={"": device},
-            weight_mapping=self._mapping,  # type: ignore[arg-type]
+            dtype=self.dtype, device_map={"": device}, weight_mapping=self._mapping
         )
-        convert_and_load_state_dict_in_model(self._model, dict(tensors), config)
-        return next((name for name, each in layer.state_dict().items() if each.is_meta), None)
+        info, _ = convert_and_load_state_dict_in_model(self.model, dict(tensors), config)
+        path = f"{self._paths[id(layer)]}."
+        for name in sorted(name for name in info.missing_keys if name.startswith(path)):
+            return f"the checkpoint has no {name}"
+        for name, stored, shape in sorted(info.mismatched_keys):
+            return f"{name} is stored as {list(stored)} and config.json says {list(shape)}"
+        stored = layer.state_dict()
+        for name, _ in layer.named_buffers():
+            if name not in stored:  # built without data, and not in the checkpoint
+                return f"{path}{name} is not stored"
+        return None
+
+
+def words_of(error: Exception) -> str:
+    """The class and the first line of a foreign error."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def _build(source: Path, dtype: torch.dtype | None) -> Any:
+    """The model without weights, with attention that it can compute."""
+    import transformers
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    text = config.get_text_config()
+    kind = getattr(transformers, (config.architectures or [""])[0], None)
+    build = AutoModelForCausalLM.from_config if kind is None else kind._from_config
+    options = {
+        "experts_implementation": NAME,
+        "dtype": dtype or text.dtype or config.dtype or torch.bfloat16,
+    }
+    with torch.device("meta"):
+        if getattr(text, "attn_logit_softcapping", None):  # only eager attention caps (Gemma 2)
+            return build(config, attn_implementation="eager", **options)
+        try:
+            return build(config, attn_implementation="sdpa", **options)
+        except ValueError:
+            return build(config, attn_implementation="eager", **options)
 
 
 NAME: Final = "whet_measured"
@@ -159,6 +231,9 @@ def _forward(
     """The output of all experts: [tokens, K]; a module without a meter shows nothing."""
     meter: ExpertsMeter | None = getattr(module, METER, None)
     meter = meter or ExpertsMeter(module, lambda _expert, _name, _inputs: None)
+    if hidden_states.is_meta:  # which expert a token goes to is not known
+        outputs = [meter.show(expert, hidden_states[:1]) for expert in range(module.num_experts)]
+        return torch.zeros_like(hidden_states) + outputs[0]
     tokens = torch.arange(len(hidden_states), device=hidden_states.device)
     tokens = tokens if meter.rows is None else meter.rows
     meter.keep(hidden_states[tokens])

@@ -11,17 +11,18 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
+from whet.checkpoint.headers import TensorHeader
 from whet.checkpoint.shards import TensorReader
 from whet.core.errors import QuantizationError
-from whet.quant.architecture import CACHED, Architecture, UnitMap
+from whet.quant.architecture import CACHED, Architecture
 from whet.quant.gram import InputMeter, InputStats
-from whet.quant.skeleton import METER, ExpertsMeter, Skeleton
+from whet.quant.skeleton import FAULTS, METER, ExpertsMeter, Skeleton, words_of
 
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
 _MIXTURE: Final = 4  # as many tokens a batch, as each expert sees few of them
 _COMPARED_SAMPLES: Final = 8
-_FAULTS: Final = (ValueError, TypeError, LookupError, AttributeError)
 _TINY: Final = torch.finfo(torch.float32).tiny
 
 
@@ -76,26 +77,26 @@ class LayerStream:
     ) -> None:
         """Build the model's skeleton without weights; ``embed`` must follow."""
         # Without bf16 instructions a CPU multiplies bf16 about a hundred times slower than fp32.
-        self._skeleton = Skeleton(source, torch.float32 if device.type == "cpu" else None)
-        self._decoder = self._skeleton.decoder
+        self.skeleton = Skeleton(source, torch.float32 if device.type == "cpu" else None)
+        self._decoder = self.skeleton.decoder
         self._layers = self._decoder.layers
-        rotary = self._decoder.rotary_emb  # built without data, as its buffers were; None: no rope
-        if rotary is not None:
-            self._decoder.rotary_emb = type(rotary)(config=self._decoder.config).to(device)
         self._architecture = architecture
         self._ids = ids
         self._device = device
-        self._dtype = self._skeleton.dtype
+        # Of a trial only the layer is without data: masks depend on values.
+        self._around = torch.device("cpu") if device.type == "meta" else device
+        self.skeleton.fill_tables(self._around)
+        self._dtype = self.skeleton.dtype
         self._batches: list[_Batch] = []
 
     @torch.no_grad()
     def embed(self, table: Tensor) -> None:
         """Look up every sample in ``table`` [V, D]."""
-        embedding = self._decoder.embed_tokens
-        embedding.weight = nn.Parameter(table.to(self._device, self._dtype), requires_grad=False)
+        embedding, device = self.skeleton.embedding, self._around
+        embedding.weight = nn.Parameter(table.to(device, self._dtype), requires_grad=False)
         if hasattr(embedding, "scalar_embed_scale"):  # Gemma; its buffer was built without data
-            embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, device=self._device)
-        budget = _BATCH_TOKENS[self._device.type]
+            embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, device=device)
+        budget = _BATCH_TOKENS[device.type]
         if any(unit.expert is not None for units in self._architecture.units for unit in units):
             budget *= _MIXTURE
         for group in batch_by_length(self._ids, budget):
@@ -105,8 +106,8 @@ class LayerStream:
                 [[True] * len(ids) + [False] * (length - len(ids)) for ids in group]
             )
             rows = None if bool(real.all()) else real.flatten().nonzero().squeeze(1)
-            hidden = embedding(padded.to(self._device))
-            rows = None if rows is None else rows.to(self._device)
+            hidden = embedding(padded.to(device))
+            rows = None if rows is None else rows.to(device)
             self._batches.append(_Batch(hidden=hidden, rows=rows))
         embedding.to("meta")
 
@@ -116,12 +117,12 @@ class LayerStream:
 
         Its output becomes the input of the next layer.
         """
-        prefix, units = self._architecture.prefixes[index], self._architecture.units[index]
+        prefix = self._architecture.prefixes[index]
         layer = self._load(prefix, index, tensors)
         cache = _CacheMeter()
         middle = self._batches[len(self._batches) // 2]  # of medium length
         inputs = middle.head(_COMPARED_SAMPLES)
-        with _metered(layer, units, self._device) as meters:
+        with self._metered(layer, index) as meters:
             self._advance(self._batches, index, layer, cache, meters)
             starved = () if meters.experts is None else meters.experts.feed_starved()
         layer.to("meta")
@@ -141,6 +142,29 @@ class LayerStream:
             output_change=output_change,
             starved=starved,
         )
+
+    @torch.no_grad()
+    def try_layers(self, headers: Mapping[str, TensorHeader]) -> None:
+        """Run a layer of each kind without weights; ``QuantizationError`` for one that cannot."""
+        table = torch.zeros(1, self.skeleton.embedding.embedding_dim, dtype=self._dtype)
+        self.skeleton.embedding_of(headers)
+        self.embed(table.expand(self.skeleton.embedding.num_embeddings, -1))
+        tried: list[object] = []
+        types = getattr(self._decoder.config, "layer_types", None)
+        for index, prefix in enumerate(self._architecture.prefixes):
+            names = [name for name in headers if name.startswith(prefix)]
+            form = {name.removeprefix(prefix): headers[name].shape for name in names}
+            kind = (form, types[index] if types and index < len(types) else None, index == 0)
+            if kind in tried:
+                continue
+            tried.append(kind)
+            tensors = {name: torch.empty(shape, device="meta") for name, shape in form.items()}
+            layer = self._load(prefix, index, tensors)
+            with self._metered(layer, index) as meters:
+                self._advance([replace(self._batches[0])], index, layer, _CacheMeter(), meters)
+            for unit, meter in meters.units.items():
+                if not meter.tokens:
+                    raise self._refusal(f"nothing enters {prefix}{unit}")
 
     @torch.no_grad()
     def advance(
@@ -164,10 +188,11 @@ class LayerStream:
         outside = [name for name in reader.headers if "layers." not in name]
         names = [name for name in outside if "lm_head." in name or name.startswith(stem)]
         tensors = {name: reader.read(name, self._device) for name in names}
-        embedding, head = self._decoder.embed_tokens, self._skeleton.whole.get_output_embeddings()
-        self._skeleton.load(tensors, embedding, self._device)
-        if head.weight.is_meta:
-            head.weight = embedding.weight
+        embedding, head = self.skeleton.embedding, self.skeleton.model.get_output_embeddings()
+        with self._translated("the head"):
+            self.skeleton.load(tensors, embedding, self._device)
+            if head.weight.is_meta:
+                head.weight = embedding.weight
 
     @torch.no_grad()
     def log_probabilities(self, hidden: Tensor) -> Tensor:
@@ -180,34 +205,64 @@ class LayerStream:
         self._decoder.layers = nn.ModuleList([*before, _SkippedLayer(inputs)])
         try:
             with self._translated("the head"):
-                logits = self._skeleton.whole(inputs_embeds=inputs, use_cache=False).logits
+                logits: Tensor = self.skeleton.model(inputs_embeds=inputs, use_cache=False).logits
         finally:
             self._decoder.layers = self._layers
-        probabilities: Tensor = logits.squeeze(0).float().log_softmax(dim=-1)
-        return probabilities
+        return logits.squeeze(0).float().log_softmax(dim=-1)
+
+    @contextmanager
+    def _metered(self, layer: nn.Module, index: int) -> Iterator[_Meters]:
+        """Meters on the input of each unit, inside the block."""
+        prefix, meters = self._architecture.prefixes[index], _Meters(units={})
+        hooks = []
+        of_expert: dict[tuple[int, str], InputMeter] = {}
+        for unit in self._architecture.units[index]:
+            meters.units[unit.name] = InputMeter(self._device, unit.name)
+            if unit.expert is not None:
+                of_expert[unit.expert, unit.name.rpartition(".")[2]] = meters.units[unit.name]
+                continue
+            with self._translated("a layer"):
+                linear = self.skeleton.module(prefix + unit.linears[0])
+            hooks.append(linear.register_forward_pre_hook(partial(_observe, meters, unit.name)))
+        module = next((each for each in layer.modules() if hasattr(each, "_apply_gate")), None)
+        if module is not None:
+
+            def observe(expert: int, role: str, inputs: Tensor) -> None:
+                of_expert[expert, role].add(inputs, batch=meters.batch)
+
+            meters.experts = ExpertsMeter(module, observe)
+            setattr(module, METER, meters.experts)
+        try:
+            yield meters
+        finally:
+            for handle in hooks:
+                handle.remove()
+            if module is not None:
+                delattr(module, METER)
 
     @contextmanager
     def _translated(self, part: str) -> Iterator[None]:
         try:
             yield
-        except _FAULTS as error:
-            raise QuantizationError(
-                f"transformers cannot run {part} of {self._architecture.model_type!r} alone "
-                f"({type(error).__name__}: {error})",
-                fix="round to nearest instead (--method rtn), or in place of auto name the method",
-            ) from error
+        except torch.OutOfMemoryError:
+            raise
+        except FAULTS as error:
+            raise self._refusal(words_of(error), part) from error
 
     def _load(self, prefix: str, index: int, tensors: Mapping[str, Tensor]) -> nn.Module:
         layer: nn.Module = self._layers[index]
-        missing = self._skeleton.load(
+        problem = self.skeleton.load(
             {prefix + name: tensor for name, tensor in tensors.items()}, layer, self._device
         )
-        if missing:
-            raise QuantizationError(
-                f"the checkpoint has no {prefix}{missing}, which its architecture needs",
-                fix="download the checkpoint again",
-            )
+        if problem is not None:
+            raise self._refusal(problem)
         return layer.eval()
+
+    def _refusal(self, why: str, part: str = "a layer") -> QuantizationError:
+        return QuantizationError(
+            f"transformers cannot run {part} of {self._architecture.model_type!r} alone ({why})",
+            fix="round to nearest instead (--method rtn), or in place of auto name the method",
+        )
 
     def _advance(
         self,
@@ -275,16 +330,20 @@ class _MeasuredLayer(nn.Module):
         self.hidden = torch.empty(0)
 
     def forward(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        out = self.layer(
-            hidden if self.first else self.hidden,
-            *args,
-            **{**kwargs, "past_key_values": self.cache},
-        )
+        given = (hidden if self.first else self.hidden, args, kwargs)
+        place = next(self.layer.parameters()).device
+        states, args, kwargs = tree_map_only(Tensor, lambda each: each.to(place), given)
+        if self.cache is not None or "past_key_values" in kwargs:
+            kwargs["past_key_values"] = self.cache
+        out = self.layer(states, *args, **kwargs)
         raise _LayerOutput(out[0] if isinstance(out, tuple) else out)
 
 
 class _CacheMeter:
-    """Takes the place of a KV cache and records the largest |key| and |value| of each channel."""
+    """Takes the place of a KV cache and records the largest |key| and |value| of each channel.
+
+    States of recurrences and convolutions, which hybrid layers have too, begin anew.
+    """
 
     def __init__(self) -> None:
         self.rows: Tensor | None = None
@@ -299,6 +358,16 @@ class _CacheMeter:
         self.values = torch.maximum(self.values.to(values.device), self._peak(values))
         return keys, values
 
+    def has_previous_state(self, *_args: Any) -> bool:
+        """Return that a sequence begins."""
+        return False
+
+    def update_conv_state(self, state: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
+        """Return the state unchanged."""
+        return state
+
+    update_recurrent_state = update_conv_state
+
     def _peak(self, states: Tensor) -> Tensor:
         flat = states.transpose(1, 2).flatten(0, 1).flatten(1)
         return (flat if self.rows is None else flat[self.rows]).abs().amax(dim=0).float()
@@ -312,37 +381,6 @@ class _Meters:
     experts: ExpertsMeter | None = None
     batch: int = 0
     rows: Tensor | None = None
-
-
-@contextmanager
-def _metered(layer: nn.Module, units: Sequence[UnitMap], device: torch.device) -> Iterator[_Meters]:
-    """Meters on the input of each unit, inside the block."""
-    meters = _Meters(units={})
-    hooks = []
-    of_expert: dict[tuple[int, str], InputMeter] = {}
-    for unit in units:
-        if unit.expert is not None:
-            role = unit.name.rpartition(".")[2]
-            of_expert[unit.expert, role] = meters.units[unit.name] = InputMeter(device, unit.name)
-            continue
-        linear = layer.get_submodule(unit.linears[0])
-        meters.units[unit.name] = InputMeter(device, unit.name)
-        hooks.append(linear.register_forward_pre_hook(partial(_observe, meters, unit.name)))
-    module = next((each for each in layer.modules() if hasattr(each, "_apply_gate")), None)
-    if module is not None:
-
-        def observe(expert: int, role: str, inputs: Tensor) -> None:
-            of_expert[expert, role].add(inputs, batch=meters.batch)
-
-        meters.experts = ExpertsMeter(module, observe)
-        setattr(module, METER, meters.experts)
-    try:
-        yield meters
-    finally:
-        for handle in hooks:
-            handle.remove()
-        if module is not None:
-            delattr(module, METER)
 
 
 def _observe(meters: _Meters, unit: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

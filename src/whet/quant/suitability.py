@@ -1,8 +1,9 @@
-"""Whether a recipe can be made of a checkpoint: from its headers alone, and without torch."""
+"""Whether a recipe can be made of a checkpoint: from its headers, and a trial of its layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -12,18 +13,85 @@ from whet.checkpoint.stored import read_claim
 from whet.core.errors import QuantizationError
 from whet.core.spec import GROUPED, RecipeSpec
 from whet.quant.architecture import (
+    HEAD_INPUTS,
     Architecture,
-    Shapes,
+    linear_dtype,
     read_architecture,
     require_cached,
     require_groups,
-    require_measurable,
 )
 
 FOLDING: Final = ("awq", "smoothquant", "auto")
 """Methods that move scales into the layer before."""
 _SIMPLE: Final = (("FP8_DYNAMIC", 128), ("W4A16", 128), ("W4A16", 64), ("W4A16", 32))
 """Schemes and group sizes that rounding to nearest makes, the first that work are proposed."""
+_TRIAL: Final = ((0,) * 8,)
+"""Token ids that a layer of each kind is tried with."""
+
+
+class Source:
+    """A checkpoint that recipes are made of. Its layers are tried at most once."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the headers; ``CheckpointError`` for a folder that cannot be read."""
+        self.folder, self.headers = folder, read_headers(folder)
+        self.config = read_json(folder / "config.json")
+        self.shapes = {name: header.shape for name, header in self.headers.items()}
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """The map of its layers; ``QuantizationError`` where it has no decoder layers."""
+        return read_architecture(self.config, self.shapes)
+
+    @cached_property
+    def unmeasured(self) -> str | None:
+        """Why the inputs of its layers cannot be measured; a layer of each kind is tried."""
+        import torch  # takes seconds
+
+        from whet.quant.stream import LayerStream
+
+        try:
+            stream = LayerStream(self.folder, _TRIAL, self.architecture, torch.device("meta"))
+            stream.try_layers(self.headers)
+        except QuantizationError as error:
+            return str(error.args[0])
+        return None
+
+    def refusal(self, recipe: RecipeSpec) -> str | None:
+        """Why ``recipe`` cannot be made of it."""
+        try:
+            self.require_suitable(recipe)
+        except QuantizationError as error:
+            return str(error)
+        return None
+
+    def require_suitable(self, recipe: RecipeSpec) -> None:
+        """``QuantizationError`` where the recipe needs what the checkpoint does not give."""
+        dtypes = (self.config.get("dtype"), self.config.get("torch_dtype"))
+        if recipe.scheme == "W4A8_FP8" and "float16" in dtypes:
+            raise QuantizationError(
+                "W4A8_FP8 computes in bfloat16, and the model is float16",
+                fix="save it in bfloat16 first",
+            )
+        architecture, needed = self.architecture, inputs_needed(recipe)
+        if needed and architecture.head:
+            raise self._refusal(needed[0], "the inputs", HEAD_INPUTS)
+        if architecture.unfolded is not None and recipe.method in FOLDING:
+            instead = "" if self.unmeasured else "method gptq, or "
+            raise self._refusal(needed[0], "the scales", architecture.unfolded, instead)
+        linear_dtype(self.headers, architecture.linears)
+        if recipe.kv_cache is not None:
+            require_cached(architecture)
+        if recipe.scheme in GROUPED:
+            require_groups(self.shapes, architecture.linears, recipe.group_size)
+        if needed and self.unmeasured is not None:
+            raise self._refusal(needed[0], "the inputs", self.unmeasured)
+
+    def _refusal(self, what: str, needed: str, why: str, instead: str = "") -> QuantizationError:
+        return QuantizationError(
+            f"{what} needs {needed} of {self.architecture.model_type!r} layers, but {why}",
+            fix=f"use {instead}round to nearest (--method rtn with W4A16, or --scheme FP8_DYNAMIC)",
+        )
 
 
 def recipe_problem(folder: Path, recipe: RecipeSpec) -> str | None:
@@ -36,11 +104,11 @@ def recipe_problem(folder: Path, recipe: RecipeSpec) -> str | None:
             "the model is quantized already, and recipes need 16-bit weights; give the 16-bit "
             "checkpoint that it was made of, or leave the recipe out and serve it as stored"
         )
-    shapes = _shapes(folder)
-    reason = _refusal(folder, shapes, recipe)
+    source = read_source(folder)
+    reason = source.refusal(recipe)
     if reason is None:
         return None
-    others = [settings_text(other) for other in _working(folder, shapes, recipe)]
+    others = [settings_text(other) for other in _working(source, recipe)]
     if not others:
         return reason
     return f"{reason.rpartition('; ')[0] or reason}; use a recipe with {', or with '.join(others)}"
@@ -51,10 +119,21 @@ def working_recipes(folder: Path, recipe: RecipeSpec) -> tuple[RecipeSpec, ...]:
 
     ``CheckpointError`` for a folder that cannot be read.
     """
-    shapes = _shapes(folder)
-    if _refusal(folder, shapes, recipe) is None:
+    source = read_source(folder)
+    if source.refusal(recipe) is None:
         return (recipe,)
-    return tuple(_working(folder, shapes, recipe))
+    return tuple(_working(source, recipe))
+
+
+def read_source(folder: Path) -> Source:
+    """The checkpoint in ``folder``, whose layers need no second trial while no file changes."""
+    files = sorted(each for each in folder.iterdir() if each.exists())
+    return _source(folder, tuple((each.name, each.stat().st_mtime_ns) for each in files))
+
+
+@lru_cache(maxsize=2)
+def _source(folder: Path, _files: tuple[tuple[str, int], ...]) -> Source:
+    return Source(folder)
 
 
 def settings_text(recipe: RecipeSpec) -> str:
@@ -71,22 +150,18 @@ def _is_quantized(folder: Path) -> bool:
     return read_claim(folder, config | text if isinstance(text, dict) else config) is not None
 
 
-def _shapes(folder: Path) -> Shapes:
-    return {name: header.shape for name, header in read_headers(folder).items()}
-
-
-def _working(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> Iterator[RecipeSpec]:
+def _working(source: Source, recipe: RecipeSpec) -> Iterator[RecipeSpec]:
     """The recipe by GPTQ or with smaller groups; else round to nearest, one for each scheme."""
     if recipe.method in ("awq", "auto"):
         other = recipe.model_copy(update={"method": "gptq"})
-        if _refusal(folder, shapes, other) is None:
+        if source.refusal(other) is None:
             yield other
             return
     regroups = recipe.scheme in GROUPED and recipe.scheme != "W4A8_FP8"
     smaller = [size for size in (64, 32) if size < recipe.group_size and regroups]
     for size in smaller:
         other = recipe.model_copy(update={"group_size": size})
-        if _refusal(folder, shapes, other) is None:
+        if source.refusal(other) is None:
             yield other
             return
     schemes: set[str] = set()
@@ -95,32 +170,9 @@ def _working(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> Iterator[Recip
         other = RecipeSpec.model_validate(
             {"method": "rtn", "scheme": scheme, "group_size": size, "calibration": text}
         )
-        if scheme not in schemes and _refusal(folder, shapes, other) is None:
+        if scheme not in schemes and source.refusal(other) is None:
             schemes.add(scheme)
             yield other
-
-
-def _refusal(folder: Path, shapes: Shapes, recipe: RecipeSpec) -> str | None:
-    config = read_json(folder / "config.json")
-    dtypes = (config.get("dtype"), config.get("torch_dtype"))
-    if recipe.scheme == "W4A8_FP8" and "float16" in dtypes:
-        return "W4A8_FP8 computes in bfloat16, and the model is float16; save it in bfloat16 first"
-    try:
-        require_suitable(read_architecture(config, shapes), shapes, recipe)
-    except QuantizationError as error:
-        return str(error)
-    return None
-
-
-def require_suitable(architecture: Architecture, shapes: Shapes, recipe: RecipeSpec) -> None:
-    """``QuantizationError`` where the recipe needs what the architecture does not give."""
-    for what in inputs_needed(recipe):
-        folds = what.startswith("method") and recipe.method in FOLDING
-        require_measurable(architecture, what, folds=folds)
-    if recipe.kv_cache is not None:
-        require_cached(architecture)
-    if recipe.scheme in GROUPED:
-        require_groups(shapes, architecture.linears, recipe.group_size)
 
 
 def inputs_needed(recipe: RecipeSpec) -> list[str]:

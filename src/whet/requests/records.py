@@ -168,6 +168,14 @@ def plain_messages(request: LoggedRequest, *, answer: bool = True) -> list[Json]
     return [*messages, _plain(logged)]
 
 
+def document_text(request: LoggedRequest) -> str:
+    """Prompt and answer as plain text; the messages of a chat with an empty line between them."""
+    if request.messages is None:
+        return (request.prompt or "") + (request.output or "")
+    texts = (message["content"] for message in plain_messages(request))
+    return "\n\n".join(text for text in texts if text)
+
+
 def media(request: LoggedRequest) -> Counter[str]:
     """Content parts that are not text, counted by type (``image_url``, ``input_audio``, …)."""
     contents = (message.get("content") for message in request.messages or ())

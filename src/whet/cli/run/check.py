@@ -177,5 +177,3 @@ def _missing(target: ModelFacts) -> Iterator[str]:
     """What a user should know of the target without its being refused."""
     if target.stored.scheme not in UNQUANTIZED:
         yield f"the baseline is the target as stored ({target.stored.scheme}), not in 16 bit"
-    if target.tokenizer.chat_template_sha256 is None:
-        yield "the target has no chat template: it takes plain prompts and no chat messages"

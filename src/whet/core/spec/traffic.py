@@ -189,7 +189,7 @@ class QualitySpec(Strict):
     heldout: File | None = None
     tasks: File | None = None
     max_documents: Positive = 200
-    max_tasks: Positive = 300
+    max_tasks: Annotated[Whole, Field(ge=0)] = 300
     max_tokens: Positive = 1024
     concurrency: Positive = 16
     top_logprobs: Annotated[Whole, Field(ge=0)] = 5

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from whet.checkpoint import checkpoint_doubts, no_template
 from whet.core.errors import MeasurementError, StorageError, UsageError
 from whet.core.protocols import Observer
 from whet.core.provenance import now
@@ -145,6 +146,9 @@ def _open_job(
         if path is not None and not path.is_file():
             raise UsageError(f"{flag}: no file at {path}", fix="correct the path or leave it out")
     tokenizer = find_tokenizer(options.sides.tokenizer, candidate)
+    doubts = () if candidate.facts is None else checkpoint_doubts(candidate.facts)
+    for sentence in (*doubts, *no_template(tokenizer)):
+        observer.warn(sentence)
     if quality.heldout is None or quality.tasks is None:
         write_inputs(builtin)
     return _Job(

@@ -30,3 +30,10 @@ class InitOptions:
     """Quantized weights of the model: folder or hub id."""
     draft: str | None = None
     """Draft model with the same tokenizer. Default: none."""
+
+    def refuse_gguf(self) -> None:
+        """Raise ``CheckpointError`` for a model that is given as GGUF."""
+        from whet.checkpoint.files import refuse_gguf
+
+        for ref in filter(None, (self.model, self.draft)):
+            refuse_gguf(ref)

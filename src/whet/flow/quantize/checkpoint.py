@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from whet.checkpoint import checkpoint_doubts, locate, read_facts
+from whet.checkpoint import locate
 from whet.core.errors import QuantizationError
 from whet.core.protocols import Observer
 from whet.core.records.quant import QuantizedCheckpoint
@@ -30,8 +30,6 @@ def quantize_single(
     folder = locate(model)
     if (problem := recipe_problem(folder, recipe)) is not None:
         raise QuantizationError(problem)
-    for doubt in checkpoint_doubts(read_facts(folder)):
-        observer.warn(doubt)
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
         inputs, calibration = Path(scratch), recipe.calibration.source
         heldout = calibration or inputs / "heldout.jsonl"

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from whet.checkpoint import checkpoint_doubts
+from whet.checkpoint import checkpoint_doubts, no_template
 from whet.core.errors import InfeasibleError, UsageError
 from whet.core.format import plural
 from whet.core.provenance import Device, environment, find_device
@@ -84,6 +84,7 @@ def check_spec(
             *chain.from_iterable(
                 checkpoint_doubts(each) for each in (facts.target, *facts.weights.values())
             ),
+            *no_template(facts.tokenizer),
             *advice,
             *(() if facts.log is None else facts.log.doubts),
         ),
