@@ -23,7 +23,7 @@ _LENGTHS: Final = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"),
     *("max_sequence_length", "max_seq_length", "seq_len"),
 )
-"""The longest sequence, by the names that vLLM 0.32 knows."""
+"""Keys of the longest sequence that vLLM 0.32 reads."""
 _ALIKE: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Types whose layers are alike and whose config.json says all that counts: reading it by hand saves
 the import of torch, seconds."""
@@ -49,7 +49,7 @@ _FAULTS: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, A
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """The decoder's shape. ``tied_embeddings`` is None where config.json does not set it.
+    """The decoder's shape. ``tied_embeddings`` is None if config.json has no such key.
 
     ``blocks`` are the layers that tensors are numbered by: LongCat's have two attentions each, and
     count as two ``layers``.
@@ -190,7 +190,7 @@ def _completed(path: Path, file: dict[str, Any]) -> dict[str, Any]:
 
 
 def _properties(config: Any) -> dict[str, Any]:
-    """What a class of transformers computes, or knows by another name than the file."""
+    """Return the properties of a transformers class that config.json lacks or names otherwise."""
     from transformers import PretrainedConfig
 
     own = set(dir(type(config))) - set(dir(PretrainedConfig))

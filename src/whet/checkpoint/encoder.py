@@ -80,7 +80,7 @@ class PromptEncoder:
         ]
 
     def answer_tokens(self, request: LoggedRequest) -> int | None:
-        """The answer's length as the server counted it, else of its text; None without either."""
+        """Return the answer's length as the server counted it, else of its text, else None."""
         if request.output_tokens is not None:
             return request.output_tokens
         text = (request.reasoning or "") + (request.output or "")

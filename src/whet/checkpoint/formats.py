@@ -220,7 +220,7 @@ def _linear(
 
 
 def _read_shape(header: TensorHeader) -> tuple[int, int]:
-    """The logical [O, K] that ``weight_shape`` holds: two integers, the only data read here."""
+    """Read the logical shape [O, K] from ``weight_shape``, which holds two integers."""
     if header.dtype not in ("I64", "I32") or header.shape != (_MATRIX,):
         raise unknown_form(header)
     with header.file.open("rb") as file:

@@ -210,7 +210,7 @@ def take_inventory(
 def _count_experts(
     modules: Mapping[str, Mapping[str, TensorHeader]], active: int
 ) -> dict[str, int]:
-    """The number of routed experts in its layer for each module of one, whatever its name.
+    """Map each module of a routed expert to the number of experts in its layer.
 
     They are numbered within the layer or stored in one tensor, and more than the ``active`` ones
     of a token; LongCat's two attentions and MLPs are numbered too.
@@ -283,7 +283,7 @@ def _split(
     rest = [part for key, part in parts.items() if key not in matrix | BUFFERS and not is_side(key)]
     plain = linear is not None and not linear.quantized
     for header in rest:
-        # Weights are packed in no integers of 64 bits; beside a plain matrix none are packed.
+        # 64-bit integers hold no packed weights, nor do integers next to a plain matrix.
         table = header.dtype in _TABLES or (plain and header.dtype in _INTEGERS)
         if header.dtype not in FLOATS and not table:
             raise unknown_form(header)

@@ -34,7 +34,7 @@ class TextTokenizer:
         return one_of_each(self._encoder.encode(text).tolist(), self._numbers)
 
     def answer_tokens(self, request: LoggedRequest) -> int | None:
-        """The answer's length as the server counted it, else of its text; None without either."""
+        """Return the length by ``PromptEncoder.answer_tokens``."""
         return self._encoder.answer_tokens(request)
 
     def request_ids(self, request: LoggedRequest) -> tuple[int, ...]:

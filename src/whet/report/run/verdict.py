@@ -133,7 +133,7 @@ def _answers(record: QualityRecord) -> Iterator[str]:
     if parity is not None:
         own = ""
         if parity.aa_same is not None and parity.aa_same < parity.prompts:
-            own = f" (the plain server repeats {parity.aa_same} of its own)"
+            own = f" (the plain server repeats {parity.aa_same})"
         yield f"{parity.same} of {parity.prompts} greedy texts the same{own}"
 
 
