@@ -98,4 +98,4 @@ def _facts(run: Run, chosen: Recommendation) -> Iterator[Fact]:
         )
     cells = [cell for cell in run.cells if cell.status == "complete"]
     proved = sum(run.evidence(cell.variant, cell.load) == "proved" for cell in cells)
-    yield Fact(name="Features proved", value=Shown(text=f"in {proved} of {len(cells)} cells"))
+    yield Fact(name="Features proved", value=Shown(text=f"{proved} of {len(cells)}"), note="cells")
