@@ -51,7 +51,8 @@ def test_no_prompt_leaves_the_runs_inputs(
     inputs = root / "inputs"
     assert MARK in (inputs / "traffic.jsonl").read_text()
     assert MARK in (inputs / "heldout.jsonl").read_text()
-    assert inputs.stat().st_mode & 0o777 == 0o700
+    for folder in (inputs, root / "trials", root / "quality", root / "plain_answers"):
+        assert folder.stat().st_mode & 0o777 == 0o700
     marked = [file for file in inputs.rglob("*.jsonl") if MARK in file.read_text()]
     assert {file.stat().st_mode & 0o777 for file in marked} == {0o600}
     assert (inputs / "PRIVATE.txt").exists()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.stage import Whet
+from tests.cli.stage import Whet, write_whole_spec
 from tests.client.raw_server import answering
 from tests.scripted_server import scripted_server
+from whet.core.errors import NothingQualifiesError
 from whet.demo import pair_paths
 
 SMALL = ("--tokenizer", pair_paths()[0], "--num-warmups", 0, "--num-prompts", 3, "--input-len", 20)
@@ -43,6 +46,9 @@ class Strict:
             words = f"Unrecognized request argument supplied: {name}"
             error = json.dumps({"error": {"message": words, "type": "invalid_request_error"}})
             return respond("application/json", error, "400 Bad Request")
+        if not self.bodies[-1].get("stream"):
+            answer = {"choices": [{"index": 0, "text": "a ", "finish_reason": "stop"}]}
+            return respond("application/json", json.dumps(answer))
         events = ({"choices": [{"index": 0, "text": "a ", "finish_reason": "stop"}]}, "[DONE]")
         texts = (each if isinstance(each, str) else json.dumps(each) for each in events)
         return respond("text/event-stream", "".join(f"data: {text}\n\n" for text in texts))
@@ -82,6 +88,36 @@ def test_a_server_that_wants_the_other_name_of_the_limit(whet: Whet) -> None:
         )
     assert done.code == 0, done.err
     assert server.bodies[-1]["max_completion_tokens"] == 128
+
+
+@pytest.mark.usefixtures("lenient_client")
+def test_a_run_on_a_strict_server(whet: Whet, tmp_path: Path) -> None:
+    """The warning names the fields; with them left out every timed request is answered."""
+    strict, args = Strict(OPENAI), dict[str, Any](model="m")
+    with answering(strict) as (url, _):
+        for number in range(3):
+            engine = {"name": "openai", "url": url, "args": args}
+            write_whole_spec(tmp_path, engine=engine, name=f"run{number}")
+            said = whet("run")
+            left_out = re.search(r"engine\.args\.extra_body leaves fields out: '(.*?)'", said.out)
+            if left_out is None:
+                break
+            args["extra_body"] = json.dumps(
+                json.loads(args.get("extra_body", "{}")) | json.loads(left_out[1])
+            )
+    assert json.loads(args["extra_body"]) == {"ignore_eos": None, "skip_special_tokens": None}
+    assert said.code == NothingQualifiesError.exit_code, said.err  # it has no log to prove by
+    timed = [body for body in strict.bodies if body.get("stream")]
+    assert timed[-1].keys() <= OPENAI
+    assert "extra_body" not in said.err, "it is no setting of the server"
+
+
+@pytest.mark.parametrize("fields", ["{", "[1]"])
+def test_fields_of_a_run_that_are_no_object(whet: Whet, tmp_path: Path, fields: str) -> None:
+    with answering(Strict(OPENAI)) as (url, _):
+        args = {"model": "m", "extra_body": fields}
+        write_whole_spec(tmp_path, engine={"name": "openai", "url": url, "args": args})
+        assert "engine.args.extra_body" in whet("run").sentence(2)
 
 
 def test_what_is_not_asked_for_is_not_held_against_the_answer(whet: Whet) -> None:

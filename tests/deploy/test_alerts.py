@@ -261,7 +261,7 @@ def test_every_query_of_the_dashboard_is_promql(tmp_path: Path, envelope: Envelo
 
 def test_the_configurations_are_whole(tmp_path: Path, envelope: Envelope) -> None:
     files = monitoring_files(
-        envelope, edges_s=bucket_edges({}, "0.32.0"), webhook="http://127.0.0.1:1/"
+        envelope, edges_s=bucket_edges({}, "0.32.0"), webhook="http://127.0.0.1:1/?code=a%2Fb&sig=c"
     )
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from whet.core.errors import UsageError
+from whet.core.outside import finite, json_value
 
+EXTRA_BODY: Final = "engine.args.extra_body"
+"""Where a spec has the ``extra`` of an attached server."""
+_OPTIONAL: Final = (
+    *("ignore_eos", "skip_special_tokens", "stream_options", "temperature", "max_tokens", "seed"),
+    *("tools", "chat_template_kwargs", "cache_salt"),
+)
+"""Fields that a body can be without."""
+_LONGEST: Final = 128
+_REFUSED: Final = ("http_400", "http_422")
 COMPLETIONS = "/v1/completions"
 CHAT_COMPLETIONS = "/v1/chat/completions"
 
@@ -84,3 +95,30 @@ class CompletionCall:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         body |= self.extra
         return {name: value for name, value in body.items() if value is not None}
+
+
+def body_fields(text: str, what: str) -> dict[str, Any]:
+    """Return the fields of a JSON object for ``CompletionCall.extra``: null leaves one out.
+
+    ``what`` names the option in the ``UsageError`` for another text.
+    """
+    try:
+        fields = json_value(text, real=finite)
+    except ValueError as error:
+        raise UsageError(f"{what} is not valid JSON", fix="quote it for the shell") from error
+    if not isinstance(fields, dict):
+        raise UsageError(f'{what} must be a JSON object, such as {{"top_k": 20}}')
+    return fields
+
+
+def without_refused(failures: Iterable[tuple[str, str]]) -> dict[str, int | None]:
+    """Return the ``extra`` that leaves out the optional fields which a strict server refuses.
+
+    ``failures`` are the words of failed requests, and what the server said.
+    """
+    said = " ".join(detail for word, detail in failures if word in _REFUSED)
+    named = (name for name in _OPTIONAL if re.search(rf"\b{name}\b", said))
+    fields: dict[str, int | None] = dict.fromkeys(named)
+    if "max_tokens" in fields:
+        fields["max_completion_tokens"] = _LONGEST
+    return fields

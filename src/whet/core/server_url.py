@@ -16,11 +16,11 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _AFTER_BRACKET: Final = re.compile(r"(:\d*)?")
 
 
-def split_server_url(url: str, what: str = "the URL") -> SplitResult:
+def split_server_url(url: str, what: str = "the URL", *, query: bool = False) -> SplitResult:
     """The parts of ``http://host:port/path``. ``what`` names the flag or the key in messages.
 
-    Raises ``UsageError`` for another scheme, a missing host, port 0, a query, a fragment, and a
-    user name or password, which no message repeats.
+    Raises ``UsageError`` for another scheme, a missing host, port 0, a fragment, a query unless
+    ``query`` allows it, and a user name or password, which no message repeats.
     """
     if "@" in url:
         raise UsageError(
@@ -36,7 +36,7 @@ def split_server_url(url: str, what: str = "the URL") -> SplitResult:
         raise UsageError(f"{what} {url!r} is not a server's URL", fix=_FORM)
     if port == 0:
         raise UsageError(f"{what} {url!r} has port 0", fix="write the port of the server")
-    if "?" in url or "#" in url:
+    if "#" in url or ("?" in url and not query):
         raise UsageError(
             f"{what} {url!r} has a query or a fragment, which requests would not carry",
             fix="leave out everything from '?' or '#' on",

@@ -45,7 +45,7 @@ def is_healthy(base_url: str, *, timeout_s: float = 5.0) -> bool:
 
 
 def generate_canary(base_url: str, model: str, *, timeout_s: float) -> str:
-    """The text of a short greedy generation; it may be empty, its token count may not be 0.
+    """The text of a short greedy generation; it may be empty where tokens are counted.
 
     Several tokens are asked for, because a broken speculation survives the first one. Raises
     ``NoAnswer`` with what the server said.
@@ -57,11 +57,11 @@ def generate_canary(base_url: str, model: str, *, timeout_s: float) -> str:
         raise NoAnswer(f"/v1/completions answered {status}: {words}")
     try:
         answer = json_value(text)
-        tokens = token_count(answer["usage"], "completion_tokens") or 0
         generated = str(answer["choices"][0]["text"])
+        tokens = token_count(answer.get("usage"), "completion_tokens")
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise NoAnswer(f"/v1/completions answered {redact(text)[:_BODY_SHOWN]!r}") from error
-    if tokens < 1:
+    if tokens == 0 or (tokens is None and not generated):
         raise NoAnswer("/v1/completions answered without a single token")
     return generated
 

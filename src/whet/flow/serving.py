@@ -1,9 +1,10 @@
-"""One checkpoint on an engine, outside any run, and one trial on a server that whet started."""
+"""One checkpoint on an engine, outside any run, and one trial on the server of a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from whet.client.calls import EXTRA_BODY, body_fields
 from whet.core.errors import EngineStartError
 from whet.core.protocols import Engine, Server
 from whet.core.provenance import find_device
@@ -13,6 +14,7 @@ from whet.core.redact import public_env, secret_env
 from whet.core.spec import SIXTEEN_BIT, EngineSpec
 from whet.engines import get_engine, get_profile
 from whet.load import TrialPlan, run_trial
+from whet.load.plan import with_fields
 
 
 def plain_variant(
@@ -52,8 +54,10 @@ def resolve_alone(variant: Variant, spec: EngineSpec) -> tuple[Engine, ResolvedE
     return engine, resolved
 
 
-def trial_on(server: Server, plan: TrialPlan) -> TrialRecord:
-    """Run one trial on a server that whet started; errors as of ``run_trial``."""
+def trial_on(server: Server, resolved: ResolvedEngine, plan: TrialPlan) -> TrialRecord:
+    """Run one trial on the server of a run; errors as of ``run_trial``."""
+    if resolved.extra_body is not None:
+        plan = with_fields(plan, body_fields(resolved.extra_body, EXTRA_BODY))
     return run_trial(
         server.base_url,
         server.model_name,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from whet.client import CompletionCall
 from whet.core.load import Load
@@ -66,6 +68,7 @@ class TrialPlan:
     those of ``core.counters``; without ``require_counters`` a server whose ``/metrics`` fails is
     measured all the same. ``device`` is the server's: ``cpu`` or ``cuda`` of this machine, where
     disturbances are looked for; ``remote`` or None for a server that this process did not start.
+    ``tokenizer`` counts the tokens of answers that come without usage.
     """
 
     variant: str
@@ -82,6 +85,7 @@ class TrialPlan:
     counter_names: tuple[tuple[str, str], ...] = ()
     require_counters: bool = True
     device: str | None = None
+    tokenizer: Path | None = None
 
     @property
     def connections(self) -> int:
@@ -96,6 +100,22 @@ def to_call(request: PlannedRequest) -> CompletionCall:
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         ignore_eos=True,
+    )
+
+
+def with_fields(plan: TrialPlan, fields: Mapping[str, Any]) -> TrialPlan:
+    """The plan with ``fields`` in the body of each call; None leaves one out."""
+
+    def sent(
+        calls: Iterable[CompletionCall] | None, requests: Iterable[PlannedRequest]
+    ) -> tuple[CompletionCall, ...]:
+        calls = map(to_call, requests) if calls is None else calls
+        return tuple(replace(call, extra={**call.extra, **fields}) for call in calls)
+
+    return replace(
+        plan,
+        calls=sent(plan.calls, plan.workload.requests),
+        warmup_calls=sent(plan.warmup_calls, plan.warmup),
     )
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from whet.client import HttpError, StreamClient, run_async, scrape
 from whet.core.errors import EngineLostError, Interrupted, MeasurementError
 from whet.core.provenance import now
-from whet.core.records.load import Counters, Disturbance, TrialRecord
+from whet.core.records.load import Counters, Disturbance, RequestEvent, TrialRecord
 from whet.core.records.summary import Status
 from whet.load.disturbance import DisturbanceWatch
 from whet.load.health import MemorySampler, judge_health
 from whet.load.loops import ClosedLoop, encode_all
 from whet.load.plan import TrialPlan
 from whet.load.quiet import cancel_on_signals, client_first
+from whet.load.texts import load_text_tokenizer
 from whet.load.window import OPENED_BEFORE, Window, loop_plan, make_loop, run_window
 from whet.load.workers import Workers, choose_workers
 
@@ -179,7 +181,9 @@ def _record(
 ) -> TrialRecord:
     window = progress.window
     window.read()
-    origin_ns = window.started_ns
+    origin_ns, events = window.started_ns, iter(window.events)
+    if plan.tokenizer is not None:
+        events = _counted(events, plan.tokenizer)
     return TrialRecord(
         variant=plan.variant,
         load=plan.load,
@@ -189,7 +193,7 @@ def _record(
         started_at=progress.started_at,
         window_start_ns=0,
         window_end_ns=window.drained_ns - origin_ns,
-        requests=tuple(window.events),
+        requests=tuple(events),
         excluded_warmup=progress.warmup,
         counters_before=_since(progress.before, origin_ns),
         counters_after=_since(progress.after, origin_ns),
@@ -198,6 +202,17 @@ def _record(
         failure=failure,
         loop=plan.loop,
     )
+
+
+def _counted(events: Iterable[RequestEvent], tokenizer: Path) -> Iterator[RequestEvent]:
+    """The events; answers without usage have their output tokens counted in their text."""
+    for event in events:
+        if event.error is not None or event.output_tokens is not None:
+            yield event
+            continue
+        count = max(1, len(load_text_tokenizer(tokenizer).content_ids(event.text)))
+        words = f"no usage came, and its text has {count} output tokens"
+        yield replace(event, output_tokens=count, detail=words)
 
 
 def _since(counters: Counters | None, origin_ns: int) -> Counters | None:

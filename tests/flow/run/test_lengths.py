@@ -21,7 +21,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[TrialPlan]:
     """The plans of the measurement; the answer to turn i has i + 1 tokens, the last one fails."""
     plans: list[TrialPlan] = []
 
-    def trial_on(_: Any, plan: TrialPlan) -> TrialRecord:
+    def trial_on(_: Any, __: Any, plan: TrialPlan) -> TrialRecord:
         plans.append(plan)
         count = len(plan.workload.requests)
         events = [replace(event(index=i), output_tokens=i + 1) for i in range(count)]

@@ -125,6 +125,7 @@ class ResolvedEngine:
     ``argv`` holds ``{port}`` where the port goes: it is chosen when the server starts.
     ``serve_line`` is the same command for a shell, with its variables and port 8000; it names a hub
     checkpoint by id and revision, where ``argv`` has its folder in this machine's cache.
+    ``url`` is an attached server's, and ``extra_body`` the JSON object put into its requests.
     Secrets are never part of ``env`` here; they are passed to the process only.
     """
 
@@ -138,6 +139,7 @@ class ResolvedEngine:
     serve_line: str
     ready_timeout_s: float
     url: str | None = None
+    extra_body: str | None = None
 
     @property
     def title(self) -> str:

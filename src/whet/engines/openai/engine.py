@@ -10,10 +10,12 @@ import http.client
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 from whet.client import Endpoint
+from whet.client.calls import EXTRA_BODY, body_fields
 from whet.core.errors import EngineLostError, EngineStartError, UsageError
 from whet.core.outside import json_value
 from whet.core.records.engine import ResolvedEngine, StartFacts, Variant
@@ -22,6 +24,7 @@ from whet.core.spec import EngineSpec
 from whet.engines.probe import NoAnswer, generate_canary, json_page, request
 
 UNKNOWN = "unknown"
+_OF_REQUESTS = ("model", "extra_body")
 _CANARY_S = 120.0
 _PAGE_S = 10.0
 
@@ -65,12 +68,19 @@ class RemoteEngine:
         return str(page.get("version", UNKNOWN))
 
     def resolve(self, variant: Variant, spec: EngineSpec) -> ResolvedEngine:
-        """The address and the model's name there: ``args.model``, else the first one listed."""
+        """The address and the model's name there: ``args.model``, else the first one listed.
+
+        ``args.extra_body`` is JSON that is put into every timed request; null leaves a field out.
+        """
         base_url = _base_url(spec)
         version = self.version(spec)
-        named = dict(variant.engine_args).get("model")
+        args = dict(variant.engine_args)
+        named, fields = args.get("model"), args.get("extra_body")
+        if fields is not None:
+            body_fields(str(fields), EXTRA_BODY)
+        settings = tuple(arg for arg in variant.engine_args if arg[0] not in _OF_REQUESTS)
         return ResolvedEngine(
-            variant=variant,
+            variant=replace(variant, engine_args=settings),
             engine=self.name,
             engine_version=version,
             device="remote",
@@ -80,6 +90,7 @@ class RemoteEngine:
             serve_line=f"# attached to {base_url}, an external server",
             ready_timeout_s=spec.ready_timeout_s,
             url=base_url,
+            extra_body=None if fields is None else str(fields),
         )
 
     def unsupported(self, resolved: ResolvedEngine) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from whet.client.calls import body_fields
 from whet.client.endpoint import HEADERS_VARIABLE, INSECURE_VARIABLE, KEY_VARIABLE
 from whet.core.bench_options import (
     Form,
@@ -18,7 +19,6 @@ from whet.core.bench_options import (
     ServerOptions,
 )
 from whet.core.errors import UsageError
-from whet.core.outside import finite, json_value
 from whet.core.records.objective import Bound, Constraint
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
@@ -222,12 +222,6 @@ def _body(options: SamplingOptions) -> dict[str, Any]:
     """What is merged into each request's body."""
     names = set(SamplingOptions.__dataclass_fields__) - {"ignore_eos", "extra_body"}
     body = {name: value for name in sorted(names) if (value := getattr(options, name)) is not None}
-    if options.extra_body is None:
-        return body
-    try:
-        extra = json_value(options.extra_body, real=finite)
-    except ValueError as error:
-        raise UsageError("--extra-body is not valid JSON", fix="quote it for the shell") from error
-    if not isinstance(extra, dict):
-        raise UsageError('--extra-body must be a JSON object, such as {"top_k": 20}')
-    return body | extra
+    if options.extra_body is not None:
+        body |= body_fields(options.extra_body, "--extra-body")
+    return body

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from whet.checkpoint import locate_without_weights
 from whet.client import CompletionCall
+from whet.client.calls import without_refused
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.load import Load
 from whet.core.protocols import Observer
@@ -25,19 +25,12 @@ from whet.flow.model_entry import model_entry, tokenizer_here
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
 from whet.load.sources.replay import report_trace
-from whet.load.sources.request import OUTPUT_LENGTHS, BenchRequest, Target
+from whet.load.sources.request import BenchRequest, Target
 from whet.load.sources.source import build_load, open_dataset, read_block_size
-from whet.load.texts import load_text_tokenizer
 from whet.metrics.usable import trial_problem
 from whet.report.bench.load import LoadFigures
 
 _SHORT_OF_RATE = 0.95
-_REFUSED: Final = ("http_400", "http_422")
-_OPTIONAL: Final = (
-    *("ignore_eos", "skip_special_tokens", "stream_options", "temperature", "max_tokens", "seed"),
-    *("tools", "chat_template_kwargs", "cache_salt"),
-)
-"""Fields that ``--extra-body`` can leave out of every request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,27 +113,13 @@ def run_once(
         warmup_calls=_calls(request, load.warmup, load.warmup_calls),
         workers=request.load.workers,
         require_counters=False,
+        tokenizer=target.tokenizer,
     )
     # A server that is lost fails each request with a word of its own; none goes missing.
     record = run_trial(
         request.url, target.model, plan=plan, memory=lambda: None, alive=lambda: None
     )
-    return _with_counts(record, target), load.workload.facts
-
-
-def _with_counts(trial: TrialRecord, target: Target) -> TrialRecord:
-    """The trial with the output tokens of answers without usage counted in their text."""
-    silent = [each for each in trial.requests if each.error is None and each.output_tokens is None]
-    if not silent:
-        return trial
-    tokenizer = load_text_tokenizer(target.tokenizer)
-    counted = {}
-    for event in silent:
-        count = max(1, len(tokenizer.content_ids(event.text)))
-        words = f"no usage came, and its text has {count} output tokens"
-        counted[event.index] = replace(event, output_tokens=count, detail=words)
-    requests = tuple(counted.get(event.index, event) for event in trial.requests)
-    return replace(trial, requests=requests)
+    return record, load.workload.facts
 
 
 def _calls(
@@ -219,11 +198,7 @@ def no_answer(events: Sequence[RequestEvent]) -> MeasurementError:
     The fix leaves out the optional fields that a strict server names in its refusal.
     """
     details = {event.error: " ".join((event.detail or "").split()) for event in events}
-    refusals = " ".join(detail for word, detail in details.items() if word in _REFUSED)
-    named = (name for name in _OPTIONAL if re.search(rf"\b{name}\b", refusals))
-    fields: dict[str, int | None] = dict.fromkeys(named)
-    if "max_tokens" in fields:
-        fields["max_completion_tokens"] = OUTPUT_LENGTHS.high
+    fields = without_refused((str(word), detail) for word, detail in details.items())
     leave_out = f"leave out what it refuses: --extra-body {shell_word(json.dumps(fields))}"
     return MeasurementError(
         f"no request was answered: {'; '.join(f'{word} ({d})' for word, d in details.items())}",

@@ -54,7 +54,7 @@ class DeployOptions:
                 "--webhook belongs to compose", fix="on Kubernetes Alertmanager is its own"
             )
         if self.webhook is not None:
-            split_server_url(self.webhook, "--webhook")
+            split_server_url(self.webhook, "--webhook", query=True)
         if self.namespace is not None and _NAMESPACE.fullmatch(self.namespace) is None:
             raise UsageError(
                 f"--namespace {self.namespace!r} is not a Kubernetes name",

@@ -196,12 +196,18 @@ def _record(
             store.put("traffic", "log", facts.log.facts)
 
 
+_WITH_ANSWERS: Final = ("trials", "quality", "plain_answers")
+"""Folders of a run with what the servers answered to a user's own requests."""
+
+
 def _write_inputs(log: TrafficLog | None, folder: Path) -> Path:
     """Write the built-in texts and the log's parts to the run directory, once."""
     if not (folder / GENERATED).exists():
         write_inputs(folder)
     if log is not None and not (folder / TRAFFIC).exists():
         write_parts(log, folder)
+        for name in _WITH_ANSWERS:
+            (folder.parent / name).mkdir(mode=0o700, exist_ok=True)
     return folder
 
 

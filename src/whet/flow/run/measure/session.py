@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from whet.client.calls import EXTRA_BODY, without_refused
 from whet.core.errors import EngineLostError, EngineStartError
+from whet.core.format import plural
 from whet.core.load import Load, trial_key
 from whet.core.protocols import Server
 from whet.core.records.engine import ResolvedEngine
@@ -204,7 +207,7 @@ def _measure_cells(
         pending.trials.remove((point, trial))
         before = len(server.log_text())
         try:
-            record = trial_on(server, sent)
+            record = trial_on(server, resolved, sent)
         except (TrialLost, TrialInterrupted) as error:
             _store_trial(recorder, error.record, pending.start)
             raise
@@ -225,6 +228,12 @@ def _store_trial(recorder: Recorder, record: TrialRecord, start: int) -> str:
     recorder.store.put("trials", key, record, status="complete" if usable else "failed")
     if not usable:
         recorder.observer.warn(f"{key}: {record.failure or record.health.reason}")
+    failures = [(each.error or "", each.detail or "") for each in record.requests if each.error]
+    if fields := without_refused(failures):
+        recorder.observer.warn(
+            f"{key}: the server refused {plural(len(failures), 'request')} ({failures[0][1]}). On "
+            f"an attached server {EXTRA_BODY} leaves fields out: '{json.dumps(fields)}'"
+        )
     return key
 
 
@@ -282,7 +291,7 @@ def find_rate(
         warmup = warmup_requests(load, rate, first=not tried)
         cell = (rate, effort - 1)
         sent = trial_plan(plan, recorder.store, resolved, cell, warmup=warmup, attempt=attempt)
-        record = trial_on(server, sent)
+        record = trial_on(server, resolved, sent)
         summary = summarise([record], cell=UNPRICED)
         if not record.health.valid and effort == 1:
             observer.warn(f"{rate}, once more: {record.health.reason}")

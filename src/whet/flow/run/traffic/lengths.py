@@ -55,6 +55,7 @@ def measure_lengths(
     facts = describe_requests(requests, block_size=plan.block_size(resolved.variant), seed=0)
     record = trial_on(
         server,
+        resolved,
         TrialPlan(
             variant=resolved.variant.name,
             load=Load.at(_IN_FLIGHT),

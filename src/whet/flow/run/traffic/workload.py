@@ -82,6 +82,7 @@ def trial_plan(
         calls=_calls(sent.calls, sent.workload.requests, variant, trial),
         warmup_calls=_calls(sent.warmup_calls, sent.warmup, variant, trial),
         device=resolved.device,
+        tokenizer=None if resolved.url is None else plan.tokenizer,
     )
 
 
