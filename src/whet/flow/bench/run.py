@@ -15,18 +15,13 @@ from whet.core.errors import MeasurementError, UsageError
 from whet.core.load import Load
 from whet.core.protocols import Observer
 from whet.core.quote import shell_word
-from whet.core.records.load import (
-    PlannedRequest,
-    RequestEvent,
-    TrialRecord,
-    WorkloadFacts,
-)
+from whet.core.records.load import PlannedRequest, RequestEvent, TrialRecord, WorkloadFacts
 from whet.flow.model_entry import model_entry, tokenizer_here
 from whet.load import TrialInterrupted, TrialPlan, run_trial
 from whet.load.plan import to_call
-from whet.load.sources.replay import report_trace
+from whet.load.sources.replay import open_rows, report_trace
 from whet.load.sources.request import OUTPUT_LENGTHS, BenchRequest, Target
-from whet.load.sources.source import build_load, open_dataset, read_block_size
+from whet.load.sources.source import build_load, read_block_size
 from whet.load.texts import load_text_tokenizer
 from whet.metrics.usable import trial_problem
 from whet.report.bench.load import LoadFigures
@@ -70,7 +65,7 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     return Target(
         model=model,
         tokenizer=folder,
-        dataset=open_dataset(request, folder, observer),
+        rows=open_rows(request, folder, observer),
         block_size=read_block_size(request, observer),
     )
 
