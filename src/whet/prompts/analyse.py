@@ -49,7 +49,7 @@ class PromptLog:
         self.path, self.options = path, options
         folder = locate_without_weights(model)
         self.encoder = load_encoder(folder, chat_template=options.chat_template)
-        self.model = only_model(path, options.served_model)
+        self.model = only_model(path, options.model)
         self.reader = LogReader(path, model=self.model)
         self.left_out: tuple[LeftOut, ...] = ()
 

@@ -17,7 +17,7 @@ Level = Literal["error", "warning", "note", "never"]
 class PromptsOptions:
     """Options of ``whet prompts`` next to log and model."""
 
-    served_model: str | None = None
+    model: Annotated[str | None, Parameter(name="--served-model")] = None
     """Model to analyse in a log of several models."""
     chat_template: Path | None = None
     """Chat template file. Default: the model's own."""

@@ -262,11 +262,11 @@ def _check_text(request: LoggedRequest) -> LoggedRequest:
         json.dumps([*sent, *others], ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise Broken("half a character in its text") from error
-    answer = {"output": request.output, "reasoning": request.reasoning}
-    texts = {
-        name: text.encode("utf-8", "replace").decode() for name, text in answer.items() if text
-    }
-    return replace(request, **texts)
+    output, reasoning = (
+        text if text is None else text.encode("utf-8", "replace").decode()
+        for text in (request.output, request.reasoning)
+    )
+    return replace(request, output=output, reasoning=reasoning)
 
 
 def _prompts(body: Json) -> list[Json]:

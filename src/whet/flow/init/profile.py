@@ -92,7 +92,7 @@ def profile_log(log: TrafficLog, tokenizer: Path, *, natural: bool) -> LogProfil
 
 def _fix(log: Path, tokenizer: Path, model: str | None) -> str | None:
     """What a change of the prompts makes of the hit rate, by the log's first requests."""
-    options = PromptsOptions(served_model=model, max_requests=_MOST_REPLAYED)
+    options = PromptsOptions(model=model, max_requests=_MOST_REPLAYED)
     analysis, _ = analyse(PromptLog(log, str(tokenizer), options))
     if analysis.best.rate < analysis.hits.rate + _WORTH:
         return None
