@@ -40,7 +40,7 @@ def log(whet: Whet) -> Path:
 
 def test_the_report_and_the_files_are_written(whet: Whet, log: Path) -> None:
     files = ("--fixed-log", "fixed.jsonl", "--workload", "w.jsonl")
-    said = whet("prompts", log, *MODEL, "--cache-tokens", 4096, *files)
+    said = whet("prompts", log, *MODEL, *files)
     assert said.code == 0, said.err
     for words in ("date or time", "white space", "user name", "Report: "):
         assert words in said.out
@@ -55,7 +55,7 @@ def test_the_report_and_the_files_are_written(whet: Whet, log: Path) -> None:
     assert (len(rows), hits) == (32, analysis["hits"]["hit_tokens"])
     assert "Alice" not in Path("w.jsonl").read_text()
 
-    again = whet("prompts", "fixed.jsonl", *MODEL, "-o", "again", "--cache-tokens", 4096)
+    again = whet("prompts", "fixed.jsonl", *MODEL, "-o", "again")
     assert again.code == 0, again.err
     best = (analysis["together"] or analysis["fixes"][0])["hits"]
     assert json.loads(Path("again/prompts.json").read_text())["hits"] == best
@@ -125,7 +125,6 @@ def test_a_picture_is_a_mark(whet: Whet) -> None:
         ([chat("a", model="big")], ("--served-model", "bog"), USAGE, "'big'"),
         ([{"no": "request"}], (), USAGE, "no request"),
         ([], (), USAGE, "is empty"),
-        ([chat("a")], ("--cache-tokens", "8"), USAGE, "holds no block"),
         ([chat("a")], ("--fixed-log", "log.jsonl"), USAGE, "give another file"),
         ([chat("a")], ("--chat-template", "missing.jinja"), USAGE, "missing.jinja"),
         ([chat("a")], ("--model", "nowhere"), CheckpointError.exit_code, "nowhere"),

@@ -31,7 +31,7 @@ from whet.engines import get_profile
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder
 from whet.load import TrialInterrupted, TrialLost, TrialPlan, workload
-from whet.load.prompts import Renderer, load_renderer
+from whet.load.workload import Renderer, load_renderer
 from whet.quality import Measured, QualityPlan
 from whet.quality.continuations import Continuations
 from whet.quality.lossless import PlainReference

@@ -9,25 +9,45 @@ from typing import Any
 import pytest
 
 from tests.load.prompts_factory import CHAT_TEMPLATE, NO_SYSTEM, write_tokenizer
+from tests.load.requests import bench_request
 from whet.core.errors import CheckpointError, UsageError
-from whet.core.load import Load
-from whet.load import Draw
-from whet.load.dataset import (
-    Dataset,
-    build_dataset,
-    read_dataset,
-)
+from whet.core.protocols import Lines, Silent
+from whet.load.lengths import Lengths, fixed
+from whet.load.plan import PlannedLoad
+from whet.load.sources.replay import open_rows
+from whet.load.sources.request import Row, Target
+from whet.load.sources.source import build_load
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 from whet.requests import LoggedRequest
 
-DRAW = Draw(requests=2, load=Load.at(1), trial=0, block_size=4)
 GOOD = {"prompt": "a" * 10, "completion": "b" * 5}
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
-    """One token a byte."""
-    return load_text_tokenizer(write_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer of one token a byte."""
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> TextTokenizer:
+    return load_text_tokenizer(folder)
+
+
+def read(
+    path: Path, folder: Path, *, outputs: Lengths | None = None, notes: Lines | None = None
+) -> tuple[Row, ...]:
+    """The rows of a log, as one run of one request reads them."""
+    return open_rows(bench_request(source=path, outputs=outputs), folder, notes or Silent())
+
+
+def sent(path: Path, folder: Path, requests: int, *, number: int = 0, seed: int = 0) -> PlannedLoad:
+    """What run ``number`` sends of a log, in blocks of 4."""
+    request = bench_request(source=path, requests=requests, seed=seed)
+    target = Target(
+        model="m", tokenizer=folder, rows=open_rows(request, folder, Silent()), block_size=4
+    )
+    return build_load(request, target, number)
 
 
 def write(folder: Path, *rows: Any) -> Path:
@@ -60,38 +80,38 @@ def chat(*turns: tuple[str, str]) -> dict[str, Any]:
     ],
 )
 def test_a_broken_row_is_named_by_file_and_line(
-    tmp_path: Path, tokenizer: TextTokenizer, row: Any, reason: str
+    tmp_path: Path, folder: Path, row: Any, reason: str
 ) -> None:
     path = write(tmp_path, GOOD, "", row)
     with pytest.raises(UsageError, match="1 of 2 lines are broken") as caught:
-        read_dataset(path, tokenizer)
+        read(path, folder)
     assert f"(first rows.jsonl:3: {reason})" in str(caught.value)
 
 
-def test_files_that_hold_no_rows_are_refused(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+def test_files_that_hold_no_rows_are_refused(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(UsageError, match="there is no log"):
-        read_dataset(tmp_path / "none.jsonl", tokenizer)
+        read(tmp_path / "none.jsonl", folder)
     with pytest.raises(UsageError, match="is empty"):
-        read_dataset(write(tmp_path, "", ""), tokenizer)
+        read(write(tmp_path, "", ""), folder)
     (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9"}\n')
     with pytest.raises(UsageError, match="not UTF-8: 1"):
-        read_dataset(tmp_path / "latin.jsonl", tokenizer)
+        read(tmp_path / "latin.jsonl", folder)
 
 
 def test_a_template_that_refuses_a_row_names_the_line(tmp_path: Path) -> None:
-    folder = tmp_path / "tokenizer"
-    folder.mkdir()
-    strict = load_text_tokenizer(write_tokenizer(folder, template=NO_SYSTEM + CHAT_TEMPLATE))
+    strict = tmp_path / "tokenizer"
+    strict.mkdir()
+    write_tokenizer(strict, template=NO_SYSTEM + CHAT_TEMPLATE)
     rows = write(tmp_path, chat(("system", "be brief"), ("user", "abcdef"), ("assistant", "abcd")))
     with pytest.raises(UsageError, match=r"rows.jsonl:1: .*no system role"):
-        read_dataset(rows, strict)
+        read(rows, strict)
 
 
-def lengths(dataset: Dataset) -> list[tuple[int, int]]:
-    return [(len(row.prompt_token_ids), row.output_tokens) for row in dataset.rows]
+def lengths(rows: tuple[Row, ...]) -> list[tuple[int, int]]:
+    return [(len(row.prompt_token_ids), row.output_tokens) for row in rows]
 
 
-def test_the_three_forms_are_read(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+def test_the_three_forms_are_read(tmp_path: Path, folder: Path) -> None:
     path = write(
         tmp_path,
         shared(("human", "h" * 11), ("gpt", "g" * 12), ("human", "more"), ("gpt", "later")),
@@ -102,8 +122,8 @@ def test_the_three_forms_are_read(tmp_path: Path, tokenizer: TextTokenizer) -> N
         {"prompt": "p" * 4, "output_tokens": 33},
         {"prompt": "p" * 4, "output_tokens": 33, "completion": "c" * 5},
     )
-    dataset = read_dataset(path, tokenizer)
-    assert lengths(dataset) == [
+    notes = Lines()
+    assert lengths(read(path, folder, notes=notes)) == [
         (1 + 11 + 1 + 1, 12),
         ((1 + 11 + 1) + (1 + 12 + 1) + (1 + 4 + 1) + 1, 5),
         ((1 + 1 + 1) + (1 + 7 + 1) + 1, 8),
@@ -113,20 +133,16 @@ def test_the_three_forms_are_read(tmp_path: Path, tokenizer: TextTokenizer) -> N
         (4, 33),
         (4, 33),
     ]
-    assert dataset.left_out == ()
+    assert notes.lines == [("note", f"{path}: 8 rows can be used, left out: none")]
 
 
-def test_a_line_separator_inside_a_text_ends_no_line(
-    tmp_path: Path, tokenizer: TextTokenizer
-) -> None:
+def test_a_line_separator_inside_a_text_ends_no_line(tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "ab\u2028cd", "output_tokens": 9}', encoding="utf-8")
-    assert lengths(read_dataset(path, tokenizer)) == [(7, 9)]  # U+2028 is three bytes
+    assert lengths(read(path, folder)) == [(7, 9)]  # U+2028 is three bytes
 
 
-def test_what_cannot_be_sent_is_left_out_and_counted(
-    tmp_path: Path, tokenizer: TextTokenizer
-) -> None:
+def test_what_cannot_be_sent_is_left_out_and_counted(tmp_path: Path, folder: Path) -> None:
     path = write(
         tmp_path,
         {"prompt": "p", "output_tokens": 1},
@@ -139,63 +155,57 @@ def test_what_cannot_be_sent_is_left_out_and_counted(
         chat(("user", "no answer")),
         {"timestamp": 1, "input_length": 9, "output_length": 9},
     )
-    dataset = read_dataset(path, tokenizer)
-    assert lengths(dataset) == [(1, 1)]
-    assert {each.reason[:20]: each.count for each in dataset.left_out} == {
-        "no answer to take the length from"[:20]: 3,
-        "images, sound or token ids"[:20]: 1,
-        "no request in it": 3,
-        "lengths without a prompt"[:20]: 1,
-    }
+    notes = Lines()
+    assert lengths(read(path, folder, notes=notes)) == [(1, 1)]
+    for reason in (
+        "no answer to take the length from: 3",
+        "images, sound or token ids in place of text: 1",
+        "no request in it: 3",
+        "lengths without a prompt",
+    ):
+        assert reason in notes.lines[0][1]
 
 
-def test_the_output_may_be_set(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+def test_the_output_may_be_set(tmp_path: Path, folder: Path) -> None:
     path = write(tmp_path, {"prompt": "pp"}, {"prompt": "p" * 9, "completion": "c"})
-    assert lengths(read_dataset(path, tokenizer, output_tokens=6)) == [(2, 6), (9, 6)]
-    with pytest.raises(UsageError, match="output_tokens"):
-        read_dataset(path, tokenizer, output_tokens=0)
+    assert lengths(read(path, folder, outputs=fixed(6))) == [(2, 6), (9, 6)]
 
 
-def test_a_file_of_which_nothing_remains_says_why(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+def test_a_file_of_which_nothing_remains_says_why(tmp_path: Path, folder: Path) -> None:
     path = write(tmp_path, {"prompt": [1], "output_tokens": 9}, {"prompt": "abcdef"})
     with pytest.raises(
         UsageError, match=r"token ids in place of text: 1, .*no answer .*: 1, first rows.jsonl:2"
     ):
-        read_dataset(path, tokenizer)
+        read(path, folder)
 
 
 def test_requests_are_drawn_without_repeats_and_by_trial(
-    tmp_path: Path, tokenizer: TextTokenizer
+    tmp_path: Path, folder: Path, tokenizer: TextTokenizer
 ) -> None:
     rows = [{"prompt": f"{i:02d} question", "output_tokens": 4 + i} for i in range(30)]
-    dataset = read_dataset(write(tmp_path, *rows), tokenizer)
-    draws = [Draw(requests=20, load=Load.at(b), trial=t, block_size=4) for b, t in ((1, 0), (1, 1))]
-    one, other = (build_dataset(dataset.rows, draw=draw, seed=7) for draw in draws)
-    again = build_dataset(dataset.rows, draw=draws[0], seed=7)
+    path = write(tmp_path, *rows)
+    one, other, again = (sent(path, folder, 20, number=number, seed=7) for number in (0, 1, 0))
     assert one == again
     assert one.workload.facts.sha256 != other.workload.facts.sha256
     ids = [request.prompt_token_ids for request in one.workload.requests]
     assert len(set(ids)) == 20
     assert [request.index for request in one.workload.requests] == list(range(20))
+    assert one.calls is not None
     assert one.calls[0].prompt is not None
     assert tokenizer.request_ids(LoggedRequest(place="", prompt=one.calls[0].prompt)) == ids[0]
 
 
-def test_common_beginnings_of_rows_are_found_and_counted(
-    tmp_path: Path, tokenizer: TextTokenizer
-) -> None:
+def test_common_beginnings_of_rows_are_found_and_counted(tmp_path: Path, folder: Path) -> None:
     rows = [{"prompt": text, "output_tokens": 4} for text in ("aaaabbbbx", "aaaabbbby", "zzzzz")]
-    dataset = read_dataset(write(tmp_path, *rows), tokenizer)
-    draw = Draw(requests=3, load=Load.at(1), trial=0, block_size=4)
-    facts = build_dataset(dataset.rows, draw=draw, seed=0).workload.facts
+    facts = sent(write(tmp_path, *rows), folder, 3).workload.facts
     assert facts.expected_hit_rate == pytest.approx(16 / 23)
     assert (facts.shared_prefixes, facts.shared_prefix_share) == (1, pytest.approx(2 / 3))
 
 
-def test_chats_are_sent_as_chats(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+def test_chats_are_sent_as_chats(tmp_path: Path, folder: Path, tokenizer: TextTokenizer) -> None:
     rows = [chat(("system", "abc"), ("user", f"u{i}" * 3), ("assistant", "abcd")) for i in "xy"]
-    load = build_dataset(read_dataset(write(tmp_path, *rows), tokenizer).rows, draw=DRAW, seed=0)
-    for call, request in zip(load.calls, load.workload.requests, strict=True):
+    load = sent(write(tmp_path, *rows), folder, 2)
+    for call, request in zip(load.calls or (), load.workload.requests, strict=True):
         assert call.messages is not None
         assert [message["role"] for message in call.messages] == ["system", "user"]
         assert (

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from tests.load.prompts_factory import write_tokenizer
-from whet.core.load import Load
-from whet.load import Draw
-from whet.load.dataset import build_dataset, read_dataset
-from whet.load.logged_call import SEVERAL, logged_call, marked, unsent_fields
+from tests.load.requests import bench_request
+from whet.core.protocols import Lines, Silent
+from whet.load.logged import SEVERAL, logged_call, marked, unsent_fields
+from whet.load.sources.replay import open_rows
+from whet.load.sources.request import Target
+from whet.load.sources.source import build_load
 from whet.load.texts import TextTokenizer, load_text_tokenizer
 from whet.requests import LoggedRequest
 from whet.requests.trace import read_trace
@@ -43,18 +45,22 @@ TEMPLATE = (
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One token a byte; the template renders tools and ``enable_thinking``."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    return load_text_tokenizer(write_tokenizer(folder, template=TEMPLATE))
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"), template=TEMPLATE)
 
 
-def test_a_dataset_and_a_trace_send_the_same_body(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> TextTokenizer:
+    return load_text_tokenizer(folder)
+
+
+def test_a_dataset_and_a_trace_send_the_same_body(tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps(LINE) + "\n")
-    dataset = read_dataset(path, tokenizer)
-    draw = Draw(requests=1, load=Load.at(1), trial=0, block_size=4)
-    (sent,) = build_dataset(dataset.rows, draw=draw, seed=0).calls
+    notes, request = Lines(), bench_request(source=path)
+    target = Target(model="m", tokenizer=folder, rows=open_rows(request, folder, notes))
+    (sent,) = build_load(request, target, 0).calls or ()
     assert logged_call(read_trace(path).rows[0], 3) == sent
     body = sent.body(model="m", stream=False)
     assert {name: body[name] for name in FIELDS} == FIELDS
@@ -62,7 +68,8 @@ def test_a_dataset_and_a_trace_send_the_same_body(tmp_path: Path, tokenizer: Tex
     assert body["messages"] == [first, *HISTORY[1:]]
     assert not {"n", "stop", "seed", "top_p"} & body.keys()
     assert (body["temperature"], body["max_tokens"]) == (0, 3)
-    assert dataset.doubts == ("fields of the log that are not sent: n of 1 request [not-sent]",)
+    unsent = "fields of the log that are not sent: n of 1 request [not-sent]"
+    assert notes.lines[1:] == [("warn", unsent)]
 
 
 def test_the_prompt_counts_its_tools_and_template_arguments(tokenizer: TextTokenizer) -> None:
@@ -99,12 +106,12 @@ def test_a_mark_begins_each_form_of_prompt() -> None:
 
 
 def test_a_conversation_is_sent_with_its_system_prompt_and_tools(
-    tmp_path: Path, tokenizer: TextTokenizer
+    tmp_path: Path, folder: Path
 ) -> None:
     turns = [{"from": "human", "value": "where is it?"}, {"from": "gpt", "value": "on its way"}]
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([{"system": "Be brief.", "tools": TOOLS, "conversations": turns}]))
-    (row,) = read_dataset(path, tokenizer).rows
+    (row,) = open_rows(bench_request(source=path), folder, Silent())
     call = logged_call(row.request, row.output_tokens)
     assert [message["role"] for message in call.messages or ()] == ["system", "user"]
     assert call.extra["tools"] == TOOLS

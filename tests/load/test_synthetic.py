@@ -20,7 +20,9 @@ from whet.core.load import Load
 from whet.demo import pair_paths
 from whet.load import Draw
 from whet.load.lengths import (
+    NO_PREFIXES,
     Lengths,
+    SharedPrefixes,
     fixed,
     independent,
 )
@@ -29,7 +31,6 @@ from whet.load.sharing import ideal_hit_rate
 from whet.load.synthetic import (
     Form,
     IdWriter,
-    SharedPrefixes,
     SyntheticShape,
     TextWriter,
     build_synthetic,
@@ -44,7 +45,7 @@ DRAW = Draw(requests=20, load=Load.at(4), trial=0, block_size=16)
 
 
 def shape(
-    *, unique: int = 30, output: int = 8, prefixes: SharedPrefixes | None = None, seed: int = 0
+    *, unique: int = 30, output: int = 8, prefixes: SharedPrefixes = NO_PREFIXES, seed: int = 0
 ) -> SyntheticShape:
     lengths = independent(fixed(unique), fixed(output))
     return SyntheticShape(lengths=lengths, prefixes=prefixes, seed=seed)

@@ -18,10 +18,9 @@ from tests.prompts.planted import planted_log, question, rules
 from whet.checkpoint.encoder import load_encoder
 from whet.core.errors import UsageError
 from whet.demo import pair_paths
-from whet.load.sharing import chain_hashes
-from whet.prompts.analyse import PromptLog, PromptQuestion, analyse, answer_ids
-from whet.prompts.cache import PrefixCache, most_hits
+from whet.prompts.analyse import PromptLog, analyse, answer_ids
 from whet.prompts.fixes import apply_fixes
+from whet.prompts.options import PromptsOptions
 from whet.prompts.records import PromptAnalysis
 from whet.requests import LoggedRequest
 from whet.requests.records import request_line
@@ -39,15 +38,15 @@ PLANTED = {"whitespace": 11, "date": 17, "id": 13, "name": 19, "order": 23}
 Row = dict[str, Any]
 
 
-def question_of(rows: Iterable[Row], folder: Path, **options: Any) -> PromptQuestion:
+def log_of(rows: Iterable[Row], folder: Path, **options: Any) -> PromptLog:
     log, template = folder / "log.jsonl", folder / "chat.jinja"
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     template.write_text(TEMPLATE)
-    return PromptQuestion(log=log, target=str(TARGET), chat_template=template, **options)
+    return PromptLog(log, str(TARGET), PromptsOptions(chat_template=template, **options))
 
 
 def analysed(rows: Iterable[Row], folder: Path, **options: Any) -> PromptAnalysis:
-    return analyse(PromptLog(question_of(rows, folder, **options)))[0]
+    return analyse(log_of(rows, folder, **options))[0]
 
 
 def counts(analysis: PromptAnalysis) -> dict[str, int]:
@@ -130,7 +129,7 @@ def test_five_causes_in_one_log_are_counted_exactly(tmp_path: Path) -> None:
 def test_a_fix_that_pays_is_shown_with_its_replayed_hits(what: str, tmp_path: Path) -> None:
     kind, row = CASES[what]
     rows = [row(i) for i in range(40)]
-    log = PromptLog(question_of(rows, tmp_path))
+    log = log_of(rows, tmp_path)
     analysis, variables = analyse(log)
     assert set(counts(analysis)) == {kind}
     (fix,) = analysis.fixes
@@ -154,7 +153,7 @@ def test_a_fix_that_loses_is_not_shown(tmp_path: Path) -> None:
     """One request in a hundred differs, and the fix moves the date in all of them."""
     rare = [chat(i, f"It is {at_time(i if i % 100 == 50 else 0)}. {'Be kind. ' * 12}\n{BODY[:400]}")
             for i in range(200)]  # fmt: skip
-    log = PromptLog(question_of(rare, tmp_path, block_size=8))
+    log = log_of(rare, tmp_path, block_size=8)
     analysis, variables = analyse(log)
     assert counts(analysis) == {"date": 2}
     fixed = log.fixed(list(log.prompts()), variables, ("date",))
@@ -248,7 +247,7 @@ def test_short_values_that_change_are_ids_and_their_fix_pays(
 ) -> None:
     """Also where several applications take turns, so that the request before is another's."""
     rows = [chat(i, f"{head(i)}\nYou are desk {'ABC'[i % apps]}.\n{BODY}") for i in range(40)]
-    log = PromptLog(question_of(rows, tmp_path))
+    log = log_of(rows, tmp_path)
     analysis, variables = analyse(log)
     named = counts(analysis)
     assert set(named) <= {"id", "template", "other"}
@@ -284,7 +283,7 @@ def test_tools_in_another_order(tmp_path: Path) -> None:
 
 
 def test_hits_are_those_of_the_tokens_one_after_another(tmp_path: Path) -> None:
-    log = PromptLog(question_of(planted_log(PLANTED, clean=10), tmp_path))
+    log = log_of(planted_log(PLANTED, clean=10), tmp_path)
     analysis, _ = analyse(log)
     ids = [prompt.ids for prompt in log.prompts()]
     seen: set[bytes] = set()
@@ -295,12 +294,6 @@ def test_hits_are_those_of_the_tokens_one_after_another(tmp_path: Path) -> None:
         hits += 16 * next((i for i, b in enumerate(blocks[:most]) if b not in seen), most)
         seen.update(blocks)
     assert analysis.hits.hit_tokens == hits
-    sized = analysed(planted_log(PLANTED, clean=10), tmp_path, cache_blocks=100).sized
-    assert sized is not None
-    cache = PrefixCache(100)
-    for each in ids:
-        cache.touch(chain_hashes(each, 16), most_hits(len(each), 16))
-    assert sized.hit_tokens == 16 * cache.hit_blocks < hits
 
 
 def test_a_reasoning_answer_is_not_found_by_the_next_turn(tmp_path: Path) -> None:

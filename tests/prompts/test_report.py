@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.prompts.test_analyse import BODY, at_time, chat, question_of
+from tests.prompts.test_analyse import BODY, at_time, chat, log_of
 from whet.core.format import percent
-from whet.prompts.analyse import PromptLog, analyse
+from whet.prompts.analyse import analyse
 from whet.prompts.records import PromptAnalysis
 from whet.prompts.report import (
     headline,
@@ -21,12 +21,9 @@ from whet.prompts.report import (
 from whet.report.writers.html import render_html
 
 
-def analysis_of(
-    folder: Path, system: str = "It is {}.", *, redacted: bool = False
-) -> PromptAnalysis:
+def analysis_of(folder: Path, system: str = "It is {}.", *, redact: bool = False) -> PromptAnalysis:
     rows = [chat(i, f"{system.format(at_time(i))}\n{BODY}") for i in range(30)]
-    question = question_of(rows, folder, redacted=redacted, cache_blocks=500)
-    return analyse(PromptLog(question))[0]
+    return analyse(log_of(rows, folder, redact=redact))[0]
 
 
 def page_of(analysis: PromptAnalysis) -> str:
@@ -73,7 +70,7 @@ def test_text_of_prompts_is_escaped_and_obeys_no_terminal(tmp_path: Path) -> Non
 
 
 def test_a_redacted_report_has_no_text(tmp_path: Path) -> None:
-    analysis = analysis_of(tmp_path, redacted=True)
+    analysis = analysis_of(tmp_path, redact=True)
     write_report(analysis, tmp_path / "out")
     written = "".join(path.read_text() for path in (tmp_path / "out").iterdir())
     for word in ("It is", "2026-11-02 09:00:07", "parcel", "warranty"):

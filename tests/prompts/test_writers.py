@@ -20,7 +20,7 @@ Tokens = Sequence[int]
 def prompt(ids: Tokens, **fields: object) -> Prompt:
     known = {"at_ns": 10**9, "output_tokens": 5} | fields
     request = LoggedRequest(place="log:1", **known)  # type: ignore[arg-type]
-    return Prompt(request, np.array(ids, dtype=np.int32), [], 0)
+    return Prompt(request, np.array(ids, dtype=np.int32), [])
 
 
 def write(requests: Iterable[Prompt], path: Path) -> str:

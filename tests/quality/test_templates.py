@@ -18,7 +18,7 @@ from whet.core.errors import UsageError
 from whet.core.records.codec import decode, encode
 from whet.core.records.quality import QualityRecord, TaskAnswer
 from whet.core.spec import QualitySpec
-from whet.load.prompts import Renderer
+from whet.load.workload import Renderer
 from whet.quality import QualityPlan, measure_quality, tokens_needed
 from whet.quality.data import Encoder, Task, identity
 from whet.quality.identity import token_identity

@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow
 import pytest
 
+from tests.load.requests import bench_request
 from whet.core.errors import UsageError
+from whet.core.protocols import Silent
 from whet.demo import pair_paths
-from whet.load.dataset import read_dataset
-from whet.load.texts import load_text_tokenizer
-from whet.prompts.analyse import PromptLog, PromptQuestion
+from whet.load.sources.replay import open_rows
+from whet.prompts.analyse import PromptLog
 from whet.quality.data import load_documents
 from whet.quant import load_calibration
 from whet.requests import LogReader, plain_messages
@@ -60,7 +61,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 def bench(path: Path) -> int:
-    return len(read_dataset(path, load_text_tokenizer(TARGET)).rows)
+    return len(open_rows(bench_request(source=path), Path(TARGET), Silent()))
 
 
 def arrivals(path: Path) -> int:
@@ -68,7 +69,7 @@ def arrivals(path: Path) -> int:
 
 
 def prompts(path: Path) -> int:
-    return sum(1 for _ in PromptLog(PromptQuestion(log=path, target=str(TARGET))).prompts())
+    return sum(1 for _ in PromptLog(path, str(TARGET)).prompts())
 
 
 def calibration(path: Path) -> int:

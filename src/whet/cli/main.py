@@ -60,10 +60,10 @@ _COMMANDS: Final = {
     },
     _TOOLS: {
         "doctor": "doctor:doctor",
-        "bench": "bench.command:bench",
+        "bench": "bench:bench",
         "quality": "quality:quality",
         "quantize": "quantize:quantize",
-        "prompts": "prompts.analyse:commands",
+        "prompts": "prompts:commands",
     },
 }
 _SHOWN: Final = frozenset(

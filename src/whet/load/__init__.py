@@ -1,7 +1,6 @@
 """Traffic of known make-up, sent in a closed loop, with the client's own health on the record."""
 
 from whet.load.plan import Draw, TrialPlan, Workload
-from whet.load.prompts import read_pool
 from whet.load.trial import TrialInterrupted, TrialLost, run_trial
 from whet.load.workload import build_workload, sample_turns
 
@@ -12,7 +11,6 @@ __all__ = [
     "TrialPlan",
     "Workload",
     "build_workload",
-    "read_pool",
     "run_trial",
     "sample_turns",
 ]

@@ -51,8 +51,13 @@ def arrival_offsets_ns(
     afterwards to a fixed total, which would no longer be the process that was asked for.
     Raises ``UsageError`` for a schedule of more than ten years.
     """
-    if arrivals.speed is not None:
-        return _replay(arrivals.speed, times_ns, requests)
+    if (speed := arrivals.speed) is not None:
+        first, last = times_ns[0], times_ns[requests - 1]
+        if (last - first) / speed >= _LONGEST_S * NS_PER_S:
+            raise UsageError(
+                "the trace takes more than ten years at this speed", fix="raise the speed"
+            )
+        return tuple(round((at - first) / speed) for at in times_ns[:requests])
     shape, gaps = arrivals.burstiness, np.ones(requests - 1)
     if math.isfinite(shape):
         gaps = np.random.default_rng(seed).gamma(shape, 1 / shape, size=requests - 1)
@@ -89,10 +94,3 @@ def logged_offsets_ns(
     stretch = (times[start : start + requests] - times[start]).astype(np.float64)
     scaled = stretch * (steps / rate_rps * NS_PER_S / stretch[-1])
     return tuple(np.rint(scaled).astype(np.int64).tolist())
-
-
-def _replay(speed: float, times_ns: Sequence[int], requests: int) -> tuple[int, ...]:
-    first, last = times_ns[0], times_ns[requests - 1]
-    if (last - first) / speed >= _LONGEST_S * NS_PER_S:
-        raise UsageError("the trace takes more than ten years at this speed", fix="raise the speed")
-    return tuple(round((at - first) / speed) for at in times_ns[:requests])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -59,13 +59,13 @@ class DisturbanceWatch:
         self._gpu = read_gpus(_tree_pids()) if gpu else None
         self._cores = os.sched_getaffinity(0)
         self._others = _others_cpu_s()
-        self._before = self._totals_s()
+        self._before = dict(self._readings_s())
         self._began_ns = time.monotonic_ns()
 
     def stop(self) -> Disturbance:
         """The shares since this watch was made."""
         wall_s = max(1, time.monotonic_ns() - self._began_ns) / NS_PER_S
-        after = self._totals_s()
+        after = dict(self._readings_s())
         cores_s = wall_s * len(self._cores)
         shares: dict[str, Any] = {}
         for name in self._before.keys() & after.keys():
@@ -81,11 +81,8 @@ class DisturbanceWatch:
         now = read_gpus(_tree_pids(), before=self._gpu)
         return Disturbance(**shares, **compare_gpus(self._gpu, now))
 
-    def _totals_s(self) -> Mapping[str, float]:
-        """Seconds since the machine started, of what it reports."""
-        return dict(self._readings_s())
-
     def _readings_s(self) -> Iterator[tuple[str, float]]:
+        """Seconds since the machine started, of what it reports."""
         own_s = self._own_cpu_s()
         ticks = _core_ticks(self._proc / "stat", self._cores)
         if ticks:

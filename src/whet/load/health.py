@@ -75,10 +75,7 @@ class MemorySampler:
 
 
 def judge_health(
-    window: Window,
-    *,
-    offsets_ns: Sequence[int] = (),
-    disturbance: Disturbance | None = None,
+    window: Window, *, offsets_ns: Sequence[int] = (), disturbance: Disturbance | None = None
 ) -> ClientHealth:
     """Judge client and machine over a window that was read; ``reason`` says why it is not valid.
 

@@ -53,6 +53,16 @@ def fixed(tokens: int) -> Lengths:
     return Lengths(low=tokens, high=tokens)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedPrefixes:
+    """``count`` prefixes of ``tokens`` tokens each, which equally many requests begin with."""
+
+    count: int = 0
+    tokens: int = 0
+
+
+NO_PREFIXES: Final = SharedPrefixes()
+
 DrawPairs = Callable[[np.random.Generator, int], Counts]
 """From a generator and a count to lengths of requests, shape (count, 2): input and output."""
 

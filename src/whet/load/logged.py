@@ -1,4 +1,4 @@
-"""Requests of a user's own log as the traffic of a trial, as token ids.
+"""Requests of a user's own log: as the traffic of a trial, and as the calls that send them again.
 
 Every trial plays whole groups of the log's load part, drawn anew: a conversation, or those about
 one text. Each prompt of a play begins with a mark such as ``[b8-t0]``, so that a prefix cache
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -19,13 +19,13 @@ from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import PromptEncoder
 from whet.client import CompletionCall
 from whet.core.errors import UsageError
+from whet.core.format import plural
 from whet.core.load import Load
 from whet.core.records.load import PlannedRequest
-from whet.load.logged_call import marked, marked_message
-from whet.load.plan import Draw, PlannedLoad, Workload, describe_requests, to_call
+from whet.load.plan import TEMPERATURE, Draw, PlannedLoad, Workload, describe_requests, to_call
 from whet.load.sharing import cached_tokens
 from whet.load.texts import seeded
-from whet.requests import LoggedRequest
+from whet.requests import LoggedRequest, finding
 from whet.requests.sample import SampledRequest, beginning, prompt_number
 
 SENT: Final = frozenset(
@@ -33,6 +33,16 @@ SENT: Final = frozenset(
      "repetition_penalty", "seed"}
 )  # fmt: skip
 """Sampling parameters that are sent again; what binds an answer's form is not, for it is timed."""
+SAMPLER: Final = SENT | {"stop", "stop_token_ids", "bad_words", "min_tokens"}
+"""Replaced by the sampling of the measurement, with answers as long as logged."""
+SEVERAL: Final = frozenset({"n", "best_of", "logprobs", "top_logprobs"})
+"""What an answer of one choice, without probabilities, does not have: never sent."""
+_MESSAGE: Final = frozenset(
+    {"role", "content", "name", "tool_calls", "tool_call_id", "function_call", "refusal",
+     "reasoning", "reasoning_content", "tools"}
+)  # fmt: skip
+"""Fields of a message that a server takes; datasets have others."""
+_USUAL: Final = (("n", 1), ("best_of", 1), ("logprobs", False), ("tool_choice", "auto"))
 _MOST_HEADS: Final = 64
 MARK_TOKENS: Final = 24
 """The most tokens that the marks of a play take."""
@@ -61,9 +71,7 @@ def build_logged(
     warm = play.plan(before)
     prompts = [each.prompt_token_ids for each in requests]
     cached = partial(
-        cached_tokens,
-        warm=[each.prompt_token_ids for each in warm],
-        block_size=draw.block_size,
+        cached_tokens, warm=[each.prompt_token_ids for each in warm], block_size=draw.block_size
     )
     planned = tuple(
         replace(each, shared_tokens=tokens, prefix_id="log" if tokens else None)
@@ -212,13 +220,7 @@ class _Play:
                     f"{turn.request.place} cannot be sent: {ids if tokens else 'no length'}"
                 )
             planned.append(
-                PlannedRequest(
-                    index=index,
-                    prompt_token_ids=tuple(ids.tolist()),
-                    max_tokens=tokens,
-                    prefix_id=None,
-                    shared_tokens=0,
-                )
+                PlannedRequest(index=index, prompt_token_ids=tuple(ids.tolist()), max_tokens=tokens)
             )
         return planned
 
@@ -245,10 +247,74 @@ class _Play:
 
 def _call(planned: PlannedRequest, turn: _Turn) -> CompletionCall:
     """The planned request with the sampling of the logged one."""
-    call, own = to_call(planned), dict(_sampling(turn.request))
-    temperature = own.pop("temperature", call.temperature)
-    return replace(call, temperature=float(temperature), extra={**call.extra, **own})
+    call = to_call(planned)
+    own = {name: value for name, value in turn.request.sampling.items() if name in SENT}
+    temperature = float(own.pop("temperature", call.temperature))
+    return replace(call, temperature=temperature, extra={**call.extra, **own})
 
 
-def _sampling(request: LoggedRequest) -> Iterator[tuple[str, Any]]:
-    return ((name, value) for name, value in request.sampling.items() if name in SENT)
+def logged_call(request: LoggedRequest, output_tokens: int) -> CompletionCall:
+    """The request with its tools, template arguments and other fields, greedy."""
+    extra = {
+        name: value for name, value in request.sampling.items() if name not in SAMPLER | SEVERAL
+    }
+    if request.messages is not None:
+        extra["tools"] = [dict(tool) for tool in request.tools] or None
+        extra["chat_template_kwargs"] = dict(request.chat_template_kwargs) or None
+    extra["cache_salt"] = request.cache_salt
+    return CompletionCall(
+        prompt_token_ids=request.prompt_token_ids,
+        prompt=request.prompt,
+        messages=None if request.messages is None else tuple(map(_known, request.messages)),
+        max_tokens=output_tokens,
+        temperature=TEMPERATURE,
+        ignore_eos=True,
+        extra={name: value for name, value in extra.items() if value is not None},
+    )
+
+
+def marked(
+    request: LoggedRequest, mark: str, encode: Callable[[str], Sequence[int]]
+) -> LoggedRequest:
+    """The request with ``mark`` before its prompt; ``encode`` makes token ids of it."""
+    if request.messages is not None:
+        messages = (marked_message(request.messages[0], mark), *request.messages[1:])
+        return replace(request, messages=messages)
+    if request.prompt is not None:
+        return replace(request, prompt=mark + request.prompt)
+    return replace(request, prompt_token_ids=(*encode(mark), *(request.prompt_token_ids or ())))
+
+
+def marked_message(message: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
+    """The message with ``mark`` before its text."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return {**message, "content": [{"type": "text", "text": mark}, *content]}
+    return {**message, "content": mark + (content or "")}
+
+
+def _known(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name in _MESSAGE}
+
+
+def unsent_fields(
+    requests: Iterable[LoggedRequest], unsent: Collection[str] | None = None
+) -> str | None:
+    """One sentence that names the fields which are not sent again, and of how many requests.
+
+    ``unsent`` None are all but the prompt's and the sampler's.
+    """
+    counts = Counter[str]()
+    for request in requests:
+        fields = {**request.sampling, "cache_salt": request.cache_salt}
+        counts.update(
+            name
+            for name, value in fields.items()
+            if (name not in SAMPLER if unsent is None else name in unsent)
+            and value is not None
+            and (name, value) not in _USUAL
+        )
+    if not counts:
+        return None
+    names = ", ".join(f"{name} of {plural(count, 'request')}" for name, count in counts.items())
+    return finding("not-sent", f"fields of the log that are not sent: {names}")

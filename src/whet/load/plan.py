@@ -57,7 +57,7 @@ class PlannedLoad:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrialPlan:
+class TrialPlan(PlannedLoad):
     """One timed repetition of a cell. ``warmup`` is sent first, at the same concurrency.
 
     ``loop`` is ``closed`` (``load.slots`` in flight), ``static`` (batches of ``load.slots``, each
@@ -74,13 +74,8 @@ class TrialPlan:
     variant: str
     load: Load
     trial: int
-    workload: Workload
-    warmup: tuple[PlannedRequest, ...] = ()
     request_timeout_s: float = 120.0
     loop: Loop = "closed"
-    offsets_ns: tuple[int, ...] = ()
-    calls: tuple[CompletionCall, ...] | None = None
-    warmup_calls: tuple[CompletionCall, ...] | None = None
     workers: int | None = None
     counter_names: tuple[tuple[str, str], ...] = ()
     require_counters: bool = True
@@ -105,6 +100,8 @@ def to_call(request: PlannedRequest) -> CompletionCall:
 
 def with_fields(plan: TrialPlan, fields: Mapping[str, Any]) -> TrialPlan:
     """The plan with ``fields`` in the body of each call; None leaves one out."""
+    if not fields:
+        return plan
 
     def sent(
         calls: Iterable[CompletionCall] | None, requests: Iterable[PlannedRequest]
@@ -152,23 +149,36 @@ def describe_requests(
 
 
 def plan_requests(
-    prompts: Sequence[TokenIds], outputs: Sequence[int], *, block_size: int
+    prompts: Sequence[TokenIds],
+    outputs: Sequence[int],
+    *,
+    block_size: int,
+    warm: Sequence[TokenIds] = (),
+    prefix_ids: Sequence[str | None] | None = None,
+    temperature: float = TEMPERATURE,
 ) -> tuple[PlannedRequest, ...]:
-    """Requests of known prompts; those that share their first block have one ``prefix_id``."""
-    shared = shared_tokens(prompts, warm=(), block_size=block_size)
-    starts = [
-        ids[:block_size] if tokens else () for ids, tokens in zip(prompts, shared, strict=True)
-    ]
-    numbers = {start: number for number, start in enumerate(dict.fromkeys(filter(None, starts)))}
+    """Requests of known prompts, with what each shares with another or with a ``warm`` one.
+
+    Without ``prefix_ids``, those that share their first block have one.
+    """
+    shared = shared_tokens(prompts, warm=warm, block_size=block_size)
+    if prefix_ids is None:
+        pairs = zip(prompts, shared, strict=True)
+        starts = [ids[:block_size] if tokens else () for ids, tokens in pairs]
+        numbers = {start: n for n, start in enumerate(dict.fromkeys(filter(None, starts)))}
+        prefix_ids = [f"found-{numbers[start]}" if start else None for start in starts]
     return tuple(
         PlannedRequest(
             index=index,
             prompt_token_ids=ids,
-            max_tokens=outputs[index],
-            prefix_id=f"found-{numbers[starts[index]]}" if starts[index] else None,
-            shared_tokens=shared[index],
+            max_tokens=output,
+            prefix_id=prefix,
+            shared_tokens=tokens,
+            temperature=temperature,
         )
-        for index, ids in enumerate(prompts)
+        for index, (ids, output, prefix, tokens) in enumerate(
+            zip(prompts, outputs, prefix_ids, shared, strict=True)
+        )
     )
 
 

@@ -39,11 +39,7 @@ def shared_tokens(
 
 
 def cached_tokens(
-    prompts: Sequence[_Ids],
-    *,
-    block_size: int,
-    warm: Sequence[_Ids] = (),
-    in_flight: int = 1,
+    prompts: Sequence[_Ids], *, block_size: int, warm: Sequence[_Ids] = (), in_flight: int = 1
 ) -> list[int]:
     """For each prompt, the hits of a cache without a limit that meets them one after another.
 

@@ -8,39 +8,32 @@ bounded: prefixes that are crowded out before they come again, or a cache that i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal
 
 import numpy as np
+import psutil
 
 from whet.checkpoint.files import read_json_if_any
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.client import CompletionCall
 from whet.core.errors import CheckpointError, UsageError
+from whet.core.load import Load
 from whet.core.records.load import PlannedRequest
-from whet.load.lengths import DrawPairs
-from whet.load.plan import (
-    TEMPERATURE,
-    Draw,
-    PlannedLoad,
-    Workload,
-    describe_requests,
-    to_call,
-)
-from whet.load.sharing import TokenIds, shared_tokens
-from whet.load.texts import TextTokenizer, exact_text, seeded
+from whet.core.units import GB
+from whet.load.lengths import NO_PREFIXES, DrawPairs, SharedPrefixes
+from whet.load.plan import Draw, PlannedLoad, Workload, describe_requests, plan_requests, to_call
+from whet.load.sharing import TokenIds
+from whet.load.sources.request import BenchRequest, Target
+from whet.load.texts import TextTokenizer, exact_text, load_text_tokenizer, seeded
 from whet.requests import LoggedRequest
 
 Form = Literal["text", "chat"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SharedPrefixes:
-    """``count`` prefixes of ``tokens`` tokens each, which equally many requests begin with."""
-
-    count: int
-    tokens: int
+_Prompt = tuple[TokenIds, LoggedRequest | None]
+"""Token ids, and the text that they are read from unless they are sent themselves."""
+_BYTES_A_TOKEN: Final = 32
+"""A reference of 8 bytes, and up to 8 of JSON: here, at a process that sends, and on the way."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,50 +41,48 @@ class SyntheticShape:
     """What to draw. ``lengths`` gives the unique part (after any prefix) and the output."""
 
     lengths: DrawPairs
-    prefixes: SharedPrefixes | None = None
+    prefixes: SharedPrefixes = NO_PREFIXES
     seed: int = 0
 
 
-class Writer(Protocol):
-    """Writes prompts, and the calls that send them.
-
-    Unique parts begin with a different token for each of ``heads`` heads.
-    """
-
-    @property
-    def heads(self) -> int: ...
-
-    def write(
-        self, prefix: int | None, tokens: int, *, head: int, rng: np.random.Generator
-    ) -> _Prompt: ...
-
-    def call(self, request: PlannedRequest, text: str | None) -> CompletionCall: ...
-
-
-def build_synthetic(shape: SyntheticShape, writer: Writer, *, draw: Draw) -> PlannedLoad:
+def build_synthetic(
+    shape: SyntheticShape, writer: IdWriter | TextWriter, *, draw: Draw
+) -> PlannedLoad:
     """The requests of one trial.
 
     Unique parts, lengths and order are fresh for every (concurrency, trial), shared prefixes are
     not. The warm-up has each shared prefix once, so that the expected hit rate holds after it.
+    Heads are dealt out once before any comes again.
     """
-    rng = seeded(f"draw/{shape.seed}/{draw.load}/{draw.trial}")
-    timed = _kinds(shape.prefixes, draw.requests, rng)
-    count, _ = _prefix_size(shape)
-    first = [*range(count), *[None] * (draw.warmup - count)]
-    written = _write_all(shape.lengths, writer, [*timed, *first], rng)
-    main, warm = written[: len(timed)], written[len(timed) :]
-    prefixes_warm = [prompt.ids for prompt, _ in warm[:count]]
-    requests = _plan(timed, main, prefixes_warm, draw.block_size)
-    before = _plan(first, warm, [], draw.block_size)
-    return PlannedLoad(
-        workload=Workload(
-            requests=requests,
-            facts=describe_requests(requests, block_size=draw.block_size, seed=shape.seed),
-        ),
-        calls=tuple(writer.call(r, p.text) for r, (p, _) in zip(requests, main, strict=True)),
-        warmup=before,
-        warmup_calls=tuple(writer.call(r, p.text) for r, (p, _) in zip(before, warm, strict=True)),
-    )
+    rng, count = seeded(f"draw/{shape.seed}/{draw.load}/{draw.trial}"), shape.prefixes.count
+    kinds = _kinds(shape.prefixes, draw.requests, rng)
+    kinds += [*range(count), *[None] * (draw.warmup - count)]
+    lengths = shape.lengths(rng, len(kinds)).tolist()
+    heads = rng.permutation(writer.heads)
+    written = [
+        writer.write(kind, unique, head=int(heads[i % len(heads)]), rng=rng)
+        for i, (kind, (unique, _)) in enumerate(zip(kinds, lengths, strict=True))
+    ]
+
+    def planned(
+        part: slice, warm: Sequence[TokenIds]
+    ) -> tuple[tuple[PlannedRequest, ...], tuple[CompletionCall, ...]]:
+        requests = plan_requests(
+            [ids for ids, _ in written[part]],
+            [output for _, output in lengths[part]],
+            block_size=draw.block_size,
+            warm=warm,
+            prefix_ids=[None if kind is None else f"prefix-{kind}" for kind in kinds[part]],
+        )
+        pairs = zip(requests, written[part], strict=True)
+        return requests, tuple(_call(request, text) for request, (_, text) in pairs)
+
+    main, before = slice(draw.requests), slice(draw.requests, None)
+    requests, calls = planned(main, [ids for ids, _ in written[before][:count]])
+    warmup, warmup_calls = planned(before, [])
+    facts = describe_requests(requests, block_size=draw.block_size, seed=shape.seed)
+    workload = Workload(requests=requests, facts=facts)
+    return PlannedLoad(workload=workload, calls=calls, warmup=warmup, warmup_calls=warmup_calls)
 
 
 def ordinary_ids(folder: Path) -> tuple[int, ...]:
@@ -115,23 +106,17 @@ def ordinary_ids(folder: Path) -> tuple[int, ...]:
     return ordinary
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Prompt:
-    """``text`` is None where the ids themselves are sent."""
-
-    ids: TokenIds
-    text: str | None = None
-
-
 class IdWriter:
     """Prompts of ids alone: first tokens are dealt out, the others drawn.
+
+    Unique parts begin with a different token for each of ``heads`` heads.
 
     They are drawn as objects, so that equal tokens of all prompts are one number in memory.
     """
 
     def __init__(self, shape: SyntheticShape, vocabulary: Sequence[int]) -> None:
         """``vocabulary`` are the ids to draw from (see ``ordinary_ids``)."""
-        count, tokens = _prefix_size(shape)
+        count, tokens = shape.prefixes.count, shape.prefixes.tokens
         if len(vocabulary) <= count:
             raise UsageError(
                 f"{count} shared prefixes need more than {count} ordinary tokens to begin apart, "
@@ -141,26 +126,18 @@ class IdWriter:
         self._vocabulary = np.asarray(vocabulary, dtype=object)
         order = seeded(f"heads/{shape.seed}").permutation(np.asarray(vocabulary))
         self._firsts = order[count:]
+        self.heads = len(self._firsts)
         self._prefixes = [
             self._draw(int(order[k]), tokens, seeded(f"prefix/{shape.seed}/{k}"))
             for k in range(count)
         ]
-
-    @property
-    def heads(self) -> int:
-        """How many first tokens there are for unique parts."""
-        return len(self._firsts)
 
     def write(
         self, prefix: int | None, tokens: int, *, head: int, rng: np.random.Generator
     ) -> _Prompt:
         """The prefix, if any, and ``tokens`` unique ids."""
         unique = self._draw(int(self._firsts[head]), tokens, rng)
-        return _Prompt(ids=unique if prefix is None else self._prefixes[prefix] + unique)
-
-    def call(self, request: PlannedRequest, _: str | None) -> CompletionCall:
-        """The ids themselves."""
-        return to_call(request)
+        return unique if prefix is None else self._prefixes[prefix] + unique, None
 
     def _draw(self, first: int, tokens: int, rng: np.random.Generator) -> TokenIds:
         return (first, *rng.choice(self._vocabulary, tokens - 1).tolist())
@@ -169,6 +146,8 @@ class IdWriter:
 class TextWriter:
     """Prompts of words that read back as stated, for a server that takes no token ids.
 
+    Unique parts begin with a different token for each of ``heads`` heads.
+
     What the tokenizer or the template puts before the text counts with the prefix, what it puts
     after with the unique part. Raises ``UsageError`` where a length is too short for that, or
     cannot be met.
@@ -176,7 +155,7 @@ class TextWriter:
 
     def __init__(self, shape: SyntheticShape, tokenizer: TextTokenizer, form: Form) -> None:
         """``form`` is a plain prompt or a chat of one user message."""
-        count, self._prefix_tokens = _prefix_size(shape)
+        count, self._prefix_tokens = shape.prefixes.count, shape.prefixes.tokens
         heads: list[str] = seeded(f"heads/{shape.seed}").permutation(tokenizer.heads).tolist()
         if len(heads) < count + 2:
             raise UsageError(
@@ -186,49 +165,36 @@ class TextWriter:
             )
         self._tokenizer, self._form = tokenizer, form
         self._firsts = heads[count:]
+        self.heads = len(self._firsts)
         self._prefixes = [
             self._shared(heads[k], seeded(f"prefix/{shape.seed}/{k}")) for k in range(count)
         ]
-
-    @property
-    def heads(self) -> int:
-        """How many first tokens there are for unique parts."""
-        return len(self._firsts)
 
     def write(
         self, prefix: int | None, tokens: int, *, head: int, rng: np.random.Generator
     ) -> _Prompt:
         """The prefix, if any, and words until there are ``tokens`` more."""
-        shared = _Prompt(ids=()) if prefix is None else self._prefixes[prefix]
-        before = "" if shared.text is None else f"{shared.text} "
+        shared, before = ((), "") if prefix is None else self._prefixes[prefix]
         text = before + exact_text(
-            len(shared.ids) + tokens,
+            len(shared) + tokens,
             head=self._firsts[head],
             words=self._tokenizer.words,
             measure=lambda unique: len(self._read(before + unique)),
             rng=rng,
         )
         ids = self._read(text)
-        if ids[: len(shared.ids)] != shared.ids:
+        if ids[: len(shared)] != shared:
             raise UsageError(
                 "this tokenizer reads a shared prefix otherwise when other words follow",
                 fix="send token ids",
             )
-        return _Prompt(ids=ids, text=text)
+        return ids, self._request(text)
 
-    def call(self, request: PlannedRequest, text: str | None) -> CompletionCall:
-        """The text, as a prompt or a chat."""
-        chat = ({"role": "user", "content": text or ""},)
-        return CompletionCall(
-            prompt=text if self._form == "text" else None,
-            messages=chat if self._form == "chat" else None,
-            max_tokens=request.max_tokens,
-            temperature=TEMPERATURE,
-            ignore_eos=True,
-        )
+    def _shared(self, head: str, rng: np.random.Generator) -> tuple[TokenIds, str]:
+        """A text with which exactly the stated tokens are common to any two continuations.
 
-    def _shared(self, head: str, rng: np.random.Generator) -> _Prompt:
-        """A text with which exactly the stated tokens are common to any two continuations."""
+        Returned with these, and with the space that is behind it.
+        """
 
         def common(text: str) -> TokenIds:
             one, other = (self._read(f"{text} {word}") for word in self._firsts[:2])
@@ -242,58 +208,77 @@ class TextWriter:
             measure=lambda text: len(common(text)),
             rng=rng,
         )
-        return _Prompt(ids=common(text), text=text)
+        return common(text), f"{text} "
+
+    def _request(self, text: str) -> LoggedRequest:
+        if self._form == "chat":
+            return LoggedRequest(place="", messages=({"role": "user", "content": text},))
+        return LoggedRequest(place="", prompt=text)
 
     def _read(self, text: str) -> TokenIds:
-        request = LoggedRequest(place="", prompt=text)
-        if self._form == "chat":
-            request = LoggedRequest(place="", messages=({"role": "user", "content": text},))
-        return self._tokenizer.request_ids(request)
+        return self._tokenizer.request_ids(self._request(text))
 
 
-def _prefix_size(shape: SyntheticShape) -> tuple[int, int]:
-    return (0, 0) if shape.prefixes is None else (shape.prefixes.count, shape.prefixes.tokens)
+def _call(request: PlannedRequest, text: LoggedRequest | None) -> CompletionCall:
+    """The text, as a prompt or a chat; the token ids themselves without one."""
+    call = to_call(request)
+    if text is None:
+        return call
+    return replace(call, prompt_token_ids=None, prompt=text.prompt, messages=text.messages)
 
 
-def _kinds(
-    prefixes: SharedPrefixes | None, count: int, rng: np.random.Generator
-) -> list[int | None]:
+def _kinds(prefixes: SharedPrefixes, count: int, rng: np.random.Generator) -> list[int | None]:
     """Which prefix each request has, equally often and in mixed order."""
-    if prefixes is None:
+    if not prefixes.count:
         return [None] * count
     kinds = sorted(at % prefixes.count for at in range(count))
     return [kinds[at] for at in rng.permutation(count)]
 
 
-def _write_all(
-    lengths: DrawPairs, writer: Writer, kinds: Sequence[int | None], rng: np.random.Generator
-) -> list[tuple[_Prompt, int]]:
-    """Prompts with their output lengths; heads are dealt out once before any comes again."""
-    pairs = lengths(rng, len(kinds)).tolist()
-    heads = rng.permutation(writer.heads)
-    return [
-        (writer.write(kind, unique, head=int(heads[i % len(heads)]), rng=rng), output)
-        for i, (kind, (unique, output)) in enumerate(zip(kinds, pairs, strict=True))
-    ]
+def require_memory(tokens: int) -> None:
+    """``UsageError`` where prompts of so many tokens in all do not fit into what is free."""
+    needed, free = tokens * _BYTES_A_TOKEN, psutil.virtual_memory().available
+    if needed > free:
+        raise UsageError(
+            f"prompts of {tokens:,} tokens in all need about {needed / GB:.3g} GB of memory, and "
+            f"{free / GB:.3g} GB are free",
+            fix="send less of a trace with --trace-duration, or fewer requests",
+        )
 
 
-def _plan(
-    kinds: Sequence[int | None],
-    written: Sequence[tuple[_Prompt, int]],
-    warm: Sequence[TokenIds],
-    block_size: int,
-) -> tuple[PlannedRequest, ...]:
-    prompts = [prompt.ids for prompt, _ in written]
-    shared = shared_tokens(prompts, warm=warm, block_size=block_size)
-    return tuple(
-        PlannedRequest(
-            index=index,
-            prompt_token_ids=prompt.ids,
-            max_tokens=output,
-            prefix_id=None if kind is None else f"prefix-{kind}",
-            shared_tokens=tokens,
-        )
-        for index, (kind, (prompt, output), tokens) in enumerate(
-            zip(kinds, written, shared, strict=True)
-        )
+def draw_of(request: BenchRequest, target: Target, number: int) -> Draw:
+    """The draw of run ``number``."""
+    return Draw(
+        requests=request.requests,
+        load=Load.at(request.concurrency),
+        trial=number,
+        block_size=target.block_size,
+        warmup=request.load.num_warmups,
     )
+
+
+def write_synthetic(
+    request: BenchRequest, lengths: DrawPairs, target: Target, number: int
+) -> PlannedLoad:
+    """Prompts of these lengths in the request's form, and its warm-up after them.
+
+    Raises ``UsageError`` as ``require_memory`` does: the lengths are drawn once for their sum.
+    """
+    rng = seeded(f"memory/{request.load.seed}/{number}")
+    unique = int(lengths(rng, request.requests)[:, 0].sum())
+    require_memory(unique + request.requests * request.prefixes.tokens)
+    shape = SyntheticShape(lengths=lengths, prefixes=request.prefixes, seed=request.load.seed)
+    writer: IdWriter | TextWriter
+    if request.form == "ids":
+        writer = IdWriter(shape, ordinary_ids(target.tokenizer))
+    else:
+        writer = TextWriter(shape, load_text_tokenizer(target.tokenizer), request.form)
+    return build_synthetic(shape, writer, draw=draw_of(request, target, number))
+
+
+def warmed(
+    load: PlannedLoad, request: BenchRequest, lengths: DrawPairs, target: Target, number: int
+) -> PlannedLoad:
+    """``load`` after a warm-up of synthetic prompts, which share nothing with it."""
+    warm = write_synthetic(replace(request, requests=1), lengths, target, number)
+    return replace(load, warmup=warm.warmup, warmup_calls=warm.warmup_calls)

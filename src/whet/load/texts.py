@@ -26,23 +26,19 @@ class TextTokenizer:
 
     def __init__(self, encoder: PromptEncoder) -> None:
         """``encoder`` is the one of the server's tokenizer."""
-        self._encoder = encoder
+        self.encoder = encoder
         self._numbers: dict[int, int] = {}
 
     def content_ids(self, text: str) -> tuple[int, ...]:
         """The text alone, without the special tokens that the tokenizer puts before a prompt."""
-        return one_of_each(self._encoder.encode(text).tolist(), self._numbers)
-
-    def answer_tokens(self, request: LoggedRequest) -> int | None:
-        """Return the length by ``PromptEncoder.answer_tokens``."""
-        return self._encoder.answer_tokens(request)
+        return one_of_each(self.encoder.encode(text).tolist(), self._numbers)
 
     def request_ids(self, request: LoggedRequest) -> tuple[int, ...]:
         """A prompt or a chat, up to where the answer begins.
 
         Raises ``UsageError`` where no template can hold the chat.
         """
-        (ids,) = self._encoder.ids_many([request])
+        (ids,) = self.encoder.ids_many([request])
         if not isinstance(ids, np.ndarray):
             raise UsageError(
                 f"{ids}",
@@ -57,7 +53,7 @@ class TextTokenizer:
 
         Single letters where the vocabulary has no such words.
         """
-        tokenizer = self._encoder.tokenizer
+        tokenizer = self.encoder.tokenizer
         added = tokenizer.get_added_vocab()
         pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
         plain = [piece for piece, _ in pieces if piece not in added and piece]

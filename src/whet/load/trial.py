@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from whet.client import HttpError, StreamClient, run_async, scrape
-from whet.core.errors import EngineLostError, Interrupted, MeasurementError
+from whet.core.errors import EngineLostError, Interrupted, MeasurementError, WhetError
 from whet.core.provenance import now
 from whet.core.records.load import Counters, Disturbance, RequestEvent, TrialRecord
 from whet.core.records.summary import Status
@@ -31,22 +31,20 @@ _ON_THIS_MACHINE: Final = ("cpu", "cuda")
 _WARM_UP_SLOTS = 16  # where nothing caps what is in flight
 
 
-class TrialLost(EngineLostError):
-    """The engine died or stopped answering; ``record`` (status failed) holds what came before."""
+class _WithRecord(WhetError):
+    """An error of a trial; ``record`` holds what was measured before it."""
 
     def __init__(self, message: str, *, record: TrialRecord) -> None:
-        """Keep the record."""
         super().__init__(message)
         self.record = record
 
 
-class TrialInterrupted(Interrupted):
-    """A person or the system asked to stop; ``record`` (status interrupted) holds the rest."""
+class TrialLost(_WithRecord, EngineLostError):
+    """The engine died or stopped answering; the record's status is failed."""
 
-    def __init__(self, message: str, *, record: TrialRecord) -> None:
-        """Keep the record."""
-        super().__init__(message)
-        self.record = record
+
+class TrialInterrupted(_WithRecord, Interrupted):
+    """A person or the system asked to stop; the record's status is interrupted."""
 
 
 @dataclass(kw_only=True, slots=True)

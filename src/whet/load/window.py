@@ -27,11 +27,6 @@ class LoopPlan:
     slots: int
     offsets_ns: tuple[int, ...] = ()
 
-    @property
-    def all_at_once(self) -> bool:
-        """Whether every request leaves at the start."""
-        return self.kind == "open" and not any(self.offsets_ns) and not self.slots
-
 
 def loop_plan(plan: TrialPlan) -> LoopPlan:
     """The loop of a trial's timed part."""
@@ -124,7 +119,7 @@ def merge_windows(parts: Sequence[Window], plan: LoopPlan, window: Window) -> No
     started = [part for part in parts if part.started_ns]
     if not started:
         return
-    last = plan.kind == "open" and not plan.all_at_once
+    last = plan.kind == "open" and (any(plan.offsets_ns) or plan.slots > 0)
     window.started_ns = min(part.started_ns for part in started)
     window.drained_ns = (max if last else min)(part.drained_ns for part in started)
     window.events = sorted(

@@ -1,4 +1,8 @@
-"""Several processes that send one window together: how many, and the side of the parent."""
+"""Several processes that send one window together: how many, the parent's side, and the child's.
+
+A child opens its sockets, says ``READY``, begins at the start time it receives, and gives back its
+``Window``. While it runs it says ``FAILING`` after requests that failed, and it hears a stop.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,31 @@ import asyncio
 import math
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from time import monotonic_ns
 from typing import Any, Final
 
-from whet.client import Exchange
+from whet.client import Exchange, StreamClient, run_async
 from whet.core.errors import EngineLostError, MeasurementError
 from whet.core.units import NS_PER_MS, NS_PER_S
+from whet.load.clock import Alarm
 from whet.load.plan import TrialPlan
-from whet.load.window import Window, loop_plan, merge_windows
-from whet.load.worker import FAILING, READY, Share, SharedTurns, hear_from, work
+from whet.load.window import (
+    OPENED_BEFORE,
+    LoopPlan,
+    Window,
+    loop_plan,
+    make_loop,
+    merge_windows,
+    run_window,
+)
 
 FULL_SHARE: Final = 0.5
 """Above half of a core a second process is taken: what arrives while one is at work has to wait."""
@@ -31,6 +45,9 @@ _KNOWN_CPU_NS: Final = NS_PER_S // 5
 _LEAD_NS: Final = 50 * NS_PER_MS
 _START_LIMIT_S: Final = 120.0
 _STOP_LIMIT_S: Final = 20.0
+_READY: Final = "ready"
+_FAILING: Final = "failing"
+_SAY_EVERY_NS: Final = 100 * NS_PER_MS
 
 
 def choose_workers(plan: TrialPlan, *, cpu_ns: int, wall_ns: int, slots: int) -> int:
@@ -64,14 +81,7 @@ class Workers:
     def __init__(self, url: str, model: str, plan: TrialPlan, count: int) -> None:
         """``count`` processes for what ``plan`` asks of the server at ``url``."""
         self._whole = loop_plan(plan)
-        self._base = Share(
-            url=url,
-            model=model,
-            timeout_s=plan.request_timeout_s,
-            connections=0,
-            plan=self._whole,
-            prepared=(),
-        )
+        self._url, self._model, self._timeout_s = url, model, plan.request_timeout_s
         self._count = count
         self._context = multiprocessing.get_context("spawn")
         self._processes: list[BaseProcess] = []
@@ -97,7 +107,7 @@ class Workers:
             async with asyncio.timeout(_START_LIMIT_S):
                 for _ in self._processes:
                     number, message = await self._inbox.get()
-                    if message != READY:
+                    if message != _READY:
                         raise self._early(number)
         except TimeoutError as error:
             raise MeasurementError(
@@ -147,9 +157,10 @@ class Workers:
             own = tuple(prepared[mine])
             plan = replace(self._whole, slots=slots, offsets_ns=self._whole.offsets_ns[mine])
             parts.append(
-                replace(
-                    self._base,
-                    connections=slots or len(own),
+                Share(
+                    url=self._url,
+                    model=self._model,
+                    timeout_s=self._timeout_s,
                     plan=plan,
                     prepared=own,
                     turns=turns,
@@ -169,7 +180,7 @@ class Workers:
         """Hear until each has given its window."""
         while len(self._parts) + len(self._ended) < self._count:
             number, message = await self._inbox.get()
-            if message == FAILING:
+            if message == _FAILING:
                 alive()
             elif isinstance(message, Window):
                 self._parts[number] = message
@@ -195,3 +206,108 @@ class Workers:
             "did",
             fix="free memory, or ask for fewer processes with --workers",
         )
+
+
+class SharedTurns:
+    """Whose turn is next, over processes; handed to them as they are spawned."""
+
+    def __init__(self, count: int, context: SpawnContext) -> None:
+        """``context`` is the one that spawns them."""
+        self._count = count
+        self._taken = context.Value("q", 0)
+
+    def __call__(self) -> int | None:
+        """The next index that no process has taken; None at the end."""
+        with self._taken.get_lock():
+            index: int = self._taken.value
+            self._taken.value = index + 1
+        return index if index < self._count else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """What one worker does. ``prepared`` is its own part of an open loop; of other loops it is all,
+    and ``turns`` says which are its own."""
+
+    url: str
+    model: str
+    timeout_s: float
+    plan: LoopPlan
+    prepared: Sequence[Exchange]
+    turns: SharedTurns | None = None
+
+
+class _Orders:
+    """What the parent says: a start time, then nothing or a stop. A lost parent is a stop too."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self.start: asyncio.Future[int] = self._loop.create_future()
+        self._failing_sent_ns = 0
+        hear_from(pipe, self._hear)
+
+    def _hear(self) -> None:
+        try:
+            start_ns = self._pipe.recv()
+        except (EOFError, OSError):
+            start_ns = None
+        if start_ns is not None:
+            self.start.set_result(start_ns)
+            return
+        self.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    def say_failing(self) -> None:
+        """A request failed: whoever owns the engine looks at it."""
+        now_ns = monotonic_ns()
+        if now_ns - self._failing_sent_ns >= _SAY_EVERY_NS:
+            self._failing_sent_ns = now_ns
+            with suppress(OSError):
+                self._pipe.send(_FAILING)
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._loop.remove_reader(self._pipe.fileno())
+
+
+def hear_from(pipe: Connection, hear: Callable[[], None]) -> None:
+    """Call ``hear`` when there is a message. libuv takes the blocking from what it watches, and a
+    message may be larger than the pipe."""
+    asyncio.get_running_loop().add_reader(pipe.fileno(), hear)
+    os.set_blocking(pipe.fileno(), True)
+
+
+def work(share: Share, pipe: Connection) -> None:
+    """Run a worker process. The parent handles Ctrl-C and SIGHUP, which the whole group gets."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    window = Window()
+    with suppress(asyncio.CancelledError):
+        run_async(_send(share, pipe, window))
+    if window.started_ns:
+        window.read()
+    with suppress(OSError):
+        pipe.send(window)
+
+
+async def _send(share: Share, pipe: Connection, window: Window) -> None:
+    most = share.plan.slots or len(share.prepared)
+    client = StreamClient(share.url, share.model, timeout_s=share.timeout_s, max_connections=most)
+    async with client:
+        await client.open(min(most, OPENED_BEFORE))
+        orders = _Orders(pipe)
+        loop = make_loop(client, share.plan, orders.say_failing, share.turns)
+
+        async def begin() -> None:
+            with Alarm() as alarm:
+                pipe.send(_READY)
+                loop.started_ns = await orders.start
+                await alarm.until(loop.started_ns)
+
+        try:
+            await run_window(loop, share.prepared, window, begin=begin)
+        finally:
+            orders.close()

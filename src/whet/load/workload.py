@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from whet.core.errors import StorageError, UsageError
+from whet.core.outside import json_value, read_text
 from whet.core.records.load import PlannedRequest
-from whet.load.plan import Draw, PlannedLoad, Workload, describe_requests
-from whet.load.prompts import PromptPool, Renderer, load_renderer, read_pool
-from whet.load.sharing import shared_tokens
+from whet.load.plan import Draw, PlannedLoad, Workload, describe_requests, plan_requests
 
 if TYPE_CHECKING:
     from whet.checkpoint.chat import Variables
@@ -21,6 +23,102 @@ if TYPE_CHECKING:
 
 SAMPLED_TURNS: Final = 128
 """User turns whose answers are measured; the others take their lengths in turn."""
+
+
+_TEXTS: Final = ("system_short", "system_long", "user")
+
+Pool = Mapping[str, Sequence[str]]
+"""Texts by kind, in file order."""
+
+
+@lru_cache(maxsize=4)
+def read_pool(path: Path) -> Pool:
+    """Read ``workload.jsonl`` of a run's inputs; ``StorageError`` if it is missing or damaged."""
+    texts: dict[str, list[str]] = defaultdict(list)
+    try:
+        for line in read_text(path).splitlines():
+            row = json_value(line)
+            texts[row["kind"]].append(row["text"])
+        if missing := [kind for kind in _TEXTS if not texts[kind]]:
+            raise ValueError(f"no {missing[0]} in it")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"the built-in texts in {path} cannot be read ({error})",
+            fix="start a new run (--name)",
+        ) from error
+    return texts
+
+
+class Renderer:
+    """One tokenizer with its chat template, or a plain join where it has none."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        max_tokens: int | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``max_tokens`` bounds a whole prompt; a longer user turn is cut at a word.
+
+        ``variables`` are handed to the chat template.
+        """
+        from whet.checkpoint.chat import ChatTemplate
+
+        self._tokenizer = tokenizer
+        self._template = ChatTemplate(tokenizer, variables=variables)
+        self._max_tokens = max_tokens
+
+    def render(self, system: str, user: str) -> tuple[int, ...]:
+        """Token ids of the conversation up to where the answer begins."""
+        ids = self._encode(system, user)
+        if self._max_tokens is None or len(ids) <= self._max_tokens:
+            return ids
+        return self._shortened(system, user.split(" "), self._max_tokens)
+
+    def _shortened(self, system: str, words: list[str], limit: int) -> tuple[int, ...]:
+        """The longest beginning of the user turn that fits, by bisection over words."""
+        longest: tuple[int, ...] = ()
+        fits, too_many = 0, len(words)
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            ids = self._encode(system, " ".join(words[:middle]))
+            if len(ids) <= limit:
+                longest, fits = ids, middle
+            else:
+                too_many = middle
+        if not longest:
+            raise UsageError(
+                f"workload.max_input_tokens is {limit}, but a built-in system prompt leaves no "
+                "room for a user turn",
+                fix="raise it, set workload.long_system_share to 0, or set "
+                "traffic: log.jsonl, your own request log",
+            )
+        return longest
+
+    def _encode(self, system: str, user: str) -> tuple[int, ...]:
+        from whet.checkpoint.chat import TemplateProblem
+
+        if not self._template.source:
+            return tuple(self._tokenizer.encode(f"{system}\n\n{user}"))
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        try:
+            text = self._template.chat(messages)
+        except TemplateProblem as problem:
+            raise UsageError(
+                f"{problem}",
+                fix="set model.chat_template_kwargs to the variables that it needs, or "
+                "correct it in the tokenizer's files",
+            ) from problem
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+@lru_cache(maxsize=4)
+def load_renderer(folder: Path, max_tokens: int | None, variables: Variables = ()) -> Renderer:
+    """Load the tokenizer in ``folder``; ``CheckpointError`` where it cannot be read."""
+    from whet.checkpoint.tokenizer import load_tokenizer
+
+    return Renderer(load_tokenizer(folder), max_tokens=max_tokens, variables=dict(variables))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +139,7 @@ class _Kind:
 class _Source:
     """Where prompts come from. ``label`` and ``attempt`` set a draw's unique parts apart."""
 
-    pool: PromptPool
+    pool: Pool
     renderer: Renderer
     spec: WorkloadSpec
     label: str
@@ -49,11 +147,11 @@ class _Source:
 
     def user(self, index: int) -> int:
         """The number of the user turn that request ``index`` has."""
-        return _number(f"{self.label}/user/{index}") % len(self.pool.user)
+        return _number(f"{self.label}/user/{index}") % len(self.pool["user"])
 
     def prompt(self, kind: _Kind, index: int) -> tuple[int, ...]:
         """The prompt of request ``index``: its ticket number makes the user turn unique."""
-        user = self.pool.user[self.user(index)]
+        user = self.pool["user"][self.user(index)]
         ticket = f"{_number(f'{self.attempt}{self.label}/ticket/{index}') % 10**10:010d}"
         return self.renderer.render(self._system(kind, index), f"Ticket {ticket}\n{user}")
 
@@ -63,16 +161,19 @@ class _Source:
         parts = (self.prompt(own, (index + 1) * 1_000_003 + part) for part in count())
         return tuple(islice(chain.from_iterable(parts), tokens))
 
+    def output_tokens(self, input_tokens: int) -> int:
+        """A share of the prompt's length, within the bounds."""
+        wanted = round(input_tokens / self.spec.input_output_ratio)
+        return min(max(wanted, self.spec.min_output_tokens), self.spec.max_output_tokens)
+
     def _system(self, kind: _Kind, index: int) -> str:
-        texts = self.pool.systems(long=kind.long)
+        texts = self.pool["system_long" if kind.long else "system_short"]
         if kind.shared is None:
             number = _number(f"{self.label}/system/{index}")
             own = _number(f"{self.attempt}{self.label}/system/{index}")
             return f"Reference {own % 10**10:010d}\n{texts[number % len(texts)]}"
         text = texts[kind.shared % len(texts)]
-        again = kind.shared // len(
-            texts
-        )  # more prefixes than texts: a first line makes each unique
+        again = kind.shared // len(texts)  # a first line makes more prefixes than texts unique
         return text if again == 0 else f"Desk {again + 1}\n{text}"
 
 
@@ -109,9 +210,9 @@ def build_workload(
     for index in _long_indices(spec, draw.requests):
         kinds[index] = _Kind(long=True, shared=None)
         prompts[index] = source.long_prompt(index, spec.long_prompt_tokens)
-    warm = _warm_prompts(source, spec)
-    shared = shared_tokens(prompts, warm=warm, block_size=draw.block_size)
-    requests = _plan(source, kinds, prompts, shared, lengths)
+    stand_in = replace(source, label=f"warm/{source.label}", attempt="")
+    warm = [stand_in.prompt(kind, i) for i, kind in enumerate(_shared_kinds(spec))]
+    requests = _plan(source, kinds, prompts, lengths, draw.block_size, warm)
     facts = replace(
         describe_requests(requests, block_size=draw.block_size, seed=spec.seed),
         long_system_share=sum(kind.long for kind in kinds) / len(kinds),
@@ -129,8 +230,7 @@ def _warmup(source: _Source, draw: Draw, lengths: Sequence[int]) -> tuple[Planne
     rest = _kinds(source.spec, max(0, draw.warmup - len(every)), seed=source.label)
     kinds = [*every, *rest]
     prompts = [source.prompt(kind, index) for index, kind in enumerate(kinds)]
-    shared = shared_tokens(prompts, warm=(), block_size=draw.block_size)
-    return _plan(source, kinds, prompts, shared, lengths)
+    return _plan(source, kinds, prompts, lengths, draw.block_size)
 
 
 def sample_turns(
@@ -143,10 +243,10 @@ def sample_turns(
         spec=spec,
         label="lengths",
     )
-    system = source.pool.systems(long=spec.long_system_share == 1)[0]
+    system = source.pool["system_long" if spec.long_system_share == 1 else "system_short"][0]
     return tuple(
         source.renderer.render(system, f"Ticket 0000000000\n{user}")
-        for user in source.pool.user[:SAMPLED_TURNS]
+        for user in source.pool["user"][:SAMPLED_TURNS]
     )
 
 
@@ -186,39 +286,24 @@ def _shared_kinds(spec: WorkloadSpec) -> list[_Kind]:
     return [_Kind(long=long, shared=i) for long in lengths for i in range(spec.shared_prefixes)]
 
 
-def _warm_prompts(source: _Source, spec: WorkloadSpec) -> list[tuple[int, ...]]:
-    """One stand-in for each shared prefix, as the warm-up leaves it in the cache."""
-    stand_in = _Source(
-        pool=source.pool, renderer=source.renderer, spec=spec, label=f"warm/{source.label}"
-    )
-    return [stand_in.prompt(kind, i) for i, kind in enumerate(_shared_kinds(spec))]
-
-
 def _plan(
     source: _Source,
     kinds: Sequence[_Kind],
     prompts: Sequence[tuple[int, ...]],
-    shared: Sequence[int],
     lengths: Sequence[int],
+    block_size: int,
+    warm: Sequence[tuple[int, ...]] = (),
 ) -> tuple[PlannedRequest, ...]:
-    def output_tokens(index: int, prompt: Sequence[int]) -> int:
-        if lengths:
-            return lengths[source.user(index) % len(lengths)]
-        return _output_tokens(source.spec, len(prompt))
-
-    return tuple(
-        PlannedRequest(
-            index=index,
-            prompt_token_ids=prompt,
-            max_tokens=output_tokens(index, prompt),
-            prefix_id=kind.prefix_id,
-            shared_tokens=tokens,
-            temperature=source.spec.temperature,
-        )
-        for index, (kind, prompt, tokens) in enumerate(zip(kinds, prompts, shared, strict=True))
+    """Requests that share with one another, or with what the warm-up leaves in the cache."""
+    outputs = [
+        lengths[source.user(at) % len(lengths)] if lengths else source.output_tokens(len(prompt))
+        for at, prompt in enumerate(prompts)
+    ]
+    return plan_requests(
+        prompts,
+        outputs,
+        block_size=block_size,
+        warm=warm,
+        prefix_ids=[kind.prefix_id for kind in kinds],
+        temperature=source.spec.temperature,
     )
-
-
-def _output_tokens(spec: WorkloadSpec, input_tokens: int) -> int:
-    wanted = round(input_tokens / spec.input_output_ratio)
-    return min(max(wanted, spec.min_output_tokens), spec.max_output_tokens)

@@ -16,19 +16,11 @@ from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.load.sharing import chain_hashes
-from whet.prompts.cache import PrefixCache, most_hits
 from whet.prompts.causes import CauseFinder, Variables
 from whet.prompts.fixes import FIXES, apply_fixes, fixable
+from whet.prompts.options import PromptsOptions
 from whet.prompts.records import CauseKind, Fix, HitTokens, PromptAnalysis
-from whet.requests import (
-    LeftOut,
-    LoggedRequest,
-    LogReader,
-    count_doubt,
-    finding,
-    media,
-    only_model,
-)
+from whet.requests import LeftOut, LoggedRequest, LogReader, count_doubt, finding, media, only_model
 
 _BATCH: Final = 256
 """Requests whose blocks are hashed together."""
@@ -37,44 +29,28 @@ _PROGRESS: Final = 1_000
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PromptQuestion:
-    """What to analyse. ``target`` is the model's folder or hub id, for tokenizer and template.
-
-    ``block_size`` is in tokens; ``cache_blocks`` is the size of the cache, None if unknown.
-    ``model`` selects one of a mixed log. ``redacted`` leaves every text out.
-    """
-
-    log: Path
-    target: str
-    block_size: int = 16
-    cache_blocks: int | None = None
-    model: str | None = None
-    max_requests: int | None = None
-    chat_template: Path | None = None
-    redacted: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A request's prompt: token ids, block hashes with the answer's, and the most hits."""
+    """A request's prompt: token ids, and block hashes with the answer's."""
 
     request: LoggedRequest
     ids: Ids
     hashes: list[int]
-    most: int
 
 
 class PromptLog:
     """The prompts of a log, read anew by each call, one batch in memory."""
 
-    def __init__(self, question: PromptQuestion) -> None:
-        """Read the tokenizer; ``UsageError`` for a log of several models and no choice."""
-        self.question = question
-        folder = locate_without_weights(question.target)
-        self.encoder = load_encoder(folder, chat_template=question.chat_template)
-        self.model = only_model(question.log, question.model)
-        self.reader = LogReader(question.log, model=self.model)
+    def __init__(self, path: Path, model: str, options: PromptsOptions = PromptsOptions()) -> None:
+        """Read the tokenizer of ``model``, a folder or hub id.
+
+        ``UsageError`` for a log of several models and no choice.
+        """
+        self.path, self.options = path, options
+        folder = locate_without_weights(model)
+        self.encoder = load_encoder(folder, chat_template=options.chat_template)
+        self.model = only_model(path, options.model)
+        self.reader = LogReader(path, model=self.model)
         self.left_out: tuple[LeftOut, ...] = ()
 
     def prompts(self) -> Iterator[Prompt]:
@@ -84,7 +60,7 @@ class PromptLog:
     def batches(self) -> Iterator[list[Prompt]]:
         """The prompts, as many together as are worked on together."""
         reader = self.reader
-        requests = iter(islice(reader, self.question.max_requests))
+        requests = iter(islice(reader, self.options.max_requests))
         count = 0
         while batch := list(islice(requests, _BATCH)):
             rows: list[tuple[LoggedRequest, Ids]] = []
@@ -125,12 +101,12 @@ class PromptLog:
         return fixed
 
     def _hashed(self, rows: list[tuple[LoggedRequest, Ids]]) -> list[Prompt]:
-        size = self.question.block_size
+        size = self.options.block_size
         prompts = []
         for request, ids in rows:
             cached = np.concatenate([ids, answer_ids(self.encoder, request)])
             hashes = chain_hashes(cached, size, salt=request.cache_salt)
-            prompts.append(Prompt(request, ids, hashes, most_hits(len(ids), size)))
+            prompts.append(Prompt(request, ids, hashes))
         return prompts
 
 
@@ -153,104 +129,76 @@ def analyse(
     Also returns what the fixes need. Raises ``UsageError`` for a log without requests or with
     those of several models, ``CheckpointError`` for a tokenizer that cannot be read.
     """
-    question = log.question
-    first = _FirstPass(question)
-    for prompt in log.prompts():
-        first.add(prompt)
-        if first.count % _PROGRESS == 0:
-            progress(first.count)
-    left_out = log.left_out
-    doubts = (*log.reader.check.doubts(), *first.doubts())
-    finder, times, traffic = first.finder, first.times, first.traffic
+    size = log.options.block_size
+    traffic, finder = Replay(size), CauseFinder(size, redacted=log.options.redact)
+    count, times, counted = 0, list[int](), list[tuple[int | None, int]]()
+    for count, prompt in enumerate(log.prompts(), start=1):
+        request, tokens = prompt.request, len(prompt.ids)
+        finder.judge(request, tokens=tokens, hit_tokens=traffic.add(prompt))
+        if not media(request):
+            counted.append((request.prompt_tokens, tokens))
+        if request.at_ns is not None:
+            times = [*times[:1], request.at_ns]
+        if count % _PROGRESS == 0:
+            progress(count)
+    left_out, doubts = log.left_out, [*log.reader.check.doubts(), count_doubt(counted)]
+    if other := count - len(counted):
+        share = f"{other:,} of {plural(count, 'request')}"
+        doubts.append(
+            finding("media", f"{share} hold images or sound: their text alone is counted")
+        )
     fixes, together = _check_fixes(log, finder.variables, traffic)
     analysis = PromptAnalysis(
-        source=question.log.name,
+        source=log.path.name,
         model=log.model or "",
-        requests=first.count,
+        requests=count,
         left_out=left_out,
         first_at_ns=times[0] if times else None,
         last_at_ns=times[-1] if times else None,
-        block_size=question.block_size,
-        cache_blocks=question.cache_blocks,
+        block_size=size,
         hits=traffic.hits,
-        sized=traffic.sized,
         causes=finder.result(),
         fixes=fixes,
         together=together,
-        doubts=doubts,
+        doubts=tuple(filter(None, doubts)),
     )
     return analysis, finder.variables
 
 
-class _FirstPass:
-    """The log as it is: its replay, causes and counts; ``times`` are the first and the last one."""
+class Replay:
+    """One replay of the log through a prefix cache of ``block_size`` tokens that never evicts.
 
-    def __init__(self, question: PromptQuestion) -> None:
-        self._block_size = question.block_size
-        self.traffic = _Replayed(question)
-        self.finder = CauseFinder(question.block_size, redacted=question.redacted)
-        self.count = 0
-        self.times: list[int] = []
-        self.counted: list[tuple[int | None, int]] = []
+    A prompt's last token is always computed, for its logits, so a prompt that fills its last block
+    exactly computes that block (vLLM V1, ``KVCacheManager.get_computed_blocks``). ``changed``
+    counts what a fix changed.
+    """
 
-    def add(self, prompt: Prompt) -> None:
-        request, tokens = prompt.request, len(prompt.ids)
-        hits = self.traffic.add(prompt) * self._block_size
-        self.finder.judge(request, tokens=tokens, hit_tokens=hits)
-        if not media(request):
-            self.counted.append((request.prompt_tokens, tokens))
-        if request.at_ns is not None:
-            self.times = [*self.times[:1], request.at_ns]
-        self.count += 1
-
-    def doubts(self) -> Iterator[str]:
-        """What is odd about the counts."""
-        yield from filter(None, [count_doubt(self.counted)])
-        if other := self.count - len(self.counted):
-            count = f"{other:,} of {plural(self.count, 'request')}"
-            yield finding("media", f"{count} hold images or sound: their text alone is counted")
-
-
-class _Replayed:
-    """One replay of the log through the cache model; ``changed`` counts what a fix changed."""
-
-    def __init__(self, question: PromptQuestion) -> None:
-        self.question, self.cache = question, PrefixCache(None)
-        blocks = question.cache_blocks
-        self.sized_cache = None if blocks is None else PrefixCache(blocks)
-        self.tokens = self.changed = 0
+    def __init__(self, block_size: int) -> None:
+        self._block_size, self._known = block_size, set[int]()
+        self.tokens = self.hit_tokens = self.changed = 0
 
     def add(self, prompt: Prompt) -> int:
-        """Replay a prompt; returns its hits in blocks."""
+        """Replay a prompt; returns its hits in tokens."""
+        most = max(len(prompt.ids) - 1, 0) // self._block_size
+        missed = (at for at in range(most) if prompt.hashes[at] not in self._known)
+        hits = next(missed, most) * self._block_size
+        self._known.update(prompt.hashes)
         self.tokens += len(prompt.ids)
-        if self.sized_cache is not None:
-            self.sized_cache.touch(prompt.hashes, prompt.most)
-        return self.cache.touch(prompt.hashes, prompt.most)
+        self.hit_tokens += hits
+        return hits
 
     @property
     def hits(self) -> HitTokens:
-        return self._hits(self.cache)
+        return HitTokens(prompt_tokens=self.tokens, hit_tokens=self.hit_tokens)
 
-    @property
-    def sized(self) -> HitTokens | None:
-        return None if self.sized_cache is None else self._hits(self.sized_cache)
-
-    def _hits(self, cache: PrefixCache) -> HitTokens:
-        hits = cache.hit_blocks * self.question.block_size
-        return HitTokens(prompt_tokens=self.tokens, hit_tokens=hits)
-
-    def beats(self, other: _Replayed) -> bool:
-        """Whether the hit rate is higher and fewer tokens are computed, at the given size too."""
-        pairs = [(self.hits, other.hits)]
-        if self.sized is not None and other.sized is not None:
-            pairs.append((self.sized, other.sized))
-        return all(
-            mine.rate > theirs.rate and mine.missed < theirs.missed for mine, theirs in pairs
-        )
+    def beats(self, other: Replay) -> bool:
+        """Whether the hit rate is higher and fewer tokens are computed."""
+        mine, theirs = self.hits, other.hits
+        return mine.rate > theirs.rate and mine.missed < theirs.missed
 
 
 def _check_fixes(
-    log: PromptLog, variables: Variables, traffic: _Replayed
+    log: PromptLog, variables: Variables, traffic: Replay
 ) -> tuple[tuple[Fix, ...], Fix | None]:
     """The fixes that raise the hit rate, the best first; all together."""
     kinds = fixable(variables)
@@ -269,9 +217,9 @@ def _check_fixes(
 
 def _replay(
     log: PromptLog, variables: Variables, sets: list[tuple[CauseKind, ...]]
-) -> dict[tuple[CauseKind, ...], _Replayed]:
+) -> dict[tuple[CauseKind, ...], Replay]:
     """Replay the log once for each set of fixes, side by side."""
-    replays = {kinds: _Replayed(log.question) for kinds in sets}
+    replays = {kinds: Replay(log.options.block_size) for kinds in sets}
     for batch in log.batches():
         for kinds, replay in replays.items():
             for fixed, prompt in zip(log.fixed(batch, variables, kinds), batch, strict=True):
@@ -280,11 +228,10 @@ def _replay(
     return replays
 
 
-def _fix(kinds: tuple[CauseKind, ...], replay: _Replayed) -> Fix:
+def _fix(kinds: tuple[CauseKind, ...], replay: Replay) -> Fix:
     return Fix(
         kinds=kinds,
         title=FIXES[kinds[0]] if len(kinds) == 1 else "All of these together",
         requests=replay.changed,
         hits=replay.hits,
-        sized=replay.sized,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -20,9 +20,9 @@ from whet.prompts.lines import (
     Line,
     Shape,
     Span,
+    around_name,
     common_length,
     differing_values,
-    differing_words,
     find_spans,
     lines_of,
     split_documents,
@@ -143,20 +143,17 @@ class CauseFinder:
 
     def result(self) -> tuple[Cause, ...]:
         """The causes, the largest first; what has no name by its place, which comes last."""
-        tallies = {
-            key: replace(tally, examples=[*tally.examples]) for key, tally in self._tallies.items()
-        }
+        tallies = self._tallies
         for change in self._changes.values():
             key: tuple[CauseKind, str] = ("template", change.where)
             if change.uses < _MIN_USES:
                 key = ("other", f"{change.where}, line {change.line}")
-            tally = tallies.setdefault(key, _Tally())
-            tally.add(change.tokens, change.at_ns, change.example)
+            tallies[key].add(change.tokens, change.at_ns, change.example)
         others = sorted(
             (key for key in tallies if key[0] == "other"), key=lambda key: -tallies[key].tokens
         )
         for key in others[_MOST_PLACES:]:
-            tallies.setdefault(("other", _ELSEWHERE), _Tally()).merge(tallies.pop(key))
+            tallies["other", _ELSEWHERE].merge(tallies.pop(key))
         causes = [
             Cause(
                 kind=kind,
@@ -245,16 +242,15 @@ class CauseFinder:
             variables.lines[kind].add(here.key)
         elif kind == "id" and (shape := differing_values(here.text, there.text)) is not None:
             variables.shapes[len(shape)][shape] = None
-        elif (names := differing_words(here.text, there.text)) is not None:
-            variables.names.add((names.before, names.after))
+        elif (texts := around_name(here.text, there.text)) is not None:
+            variables.names.add(texts)
 
     def _example(
         self, request: LoggedRequest, lines: list[Line], difference: _Difference
     ) -> Example:
         other = difference.other
-        if self._redacted:
-            texts: tuple[str | None, ...] = (None, None, None)
-        else:
+        before = here = there = None
+        if not self._redacted:
             start = sum(len(line.text) for line in lines[: difference.at])
             other_start = sum(len(line.text) for line in other.lines[: difference.at])
             same = common_length(lines[difference.at].text, other.lines[difference.at].text)
@@ -262,12 +258,8 @@ class CauseFinder:
             whole = starred("".join(line.text for line in lines))
             other_whole = starred("".join(line.text for line in other.lines))
             at, other_at = start + same, other_start + same
-            texts = (
-                whole[max(start, at - _EXCERPT) : at],
-                whole[at : at + _EXCERPT],
-                other_whole[other_at : other_at + _EXCERPT],
-            )
-        before, here, there = texts
+            before, here = whole[max(start, at - _EXCERPT) : at], whole[at : at + _EXCERPT]
+            there = other_whole[other_at : other_at + _EXCERPT]
         return Example(
             place=request.place, other_place=other.place, before=before, here=here, there=there
         )
@@ -335,7 +327,7 @@ def _kind(lines: list[Line], other: list[Line], at: int) -> CauseKind:
         return "order" if sorted(tools) == sorted(others) else "template"
     if _moved_documents(lines, other, at):
         return "order"
-    if differing_words(here.text, there.text) is not None:
+    if around_name(here.text, there.text) is not None:
         return "name"
     return changed if differing_values(here.text, there.text) is None else "id"
 

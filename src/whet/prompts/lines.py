@@ -225,17 +225,8 @@ def differing_values(here: str, there: str) -> Shape | None:
     return tuple(one if one == two else None for one, two in pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Words that differ between two lines, and the text around them."""
-
-    before: str
-    words: str
-    after: str
-
-
-def differing_words(here: str, there: str) -> Words | None:
-    """The user name in ``here``: capitalised words where ``there`` has other ones.
+def around_name(here: str, there: str) -> tuple[str, str] | None:
+    """The text before and after a user name: capitalised words where ``there`` has other ones.
 
     None where the lines differ in anything else.
     """
@@ -245,7 +236,7 @@ def differing_words(here: str, there: str) -> Words | None:
     end, other_end = len(here) - len(tail), len(there) - len(tail)
     if not (_is_name(here[start:end]) and _is_name(there[start:other_end])):
         return None
-    return Words(here[:start], here[start:end], tail)
+    return here[:start], tail
 
 
 def _is_name(text: str) -> bool:

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
 Level = Literal["error", "warning", "note", "never"]
 
 
-@Parameter(name="*", group=Group.create_ordered("Log"))
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogOptions:
-    """Which requests are read."""
+class PromptsOptions:
+    """Options of ``whet prompts`` next to log and model."""
 
     model: Annotated[str | None, Parameter(name="--served-model")] = None
     """Model to analyse in a log of several models."""
@@ -23,42 +23,16 @@ class LogOptions:
     """Chat template file. Default: the model's own."""
     max_requests: PositiveInt | None = None
     """Maximum number of requests to read."""
-    redact: bool = False
-    """Leave all text of prompts out of the output."""
-
-
-@Parameter(name="*", group=Group.create_ordered("Cache"))
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CacheOptions:
-    """The cache that is simulated."""
-
     block_size: PositiveInt = 16
     """Tokens per KV block."""
-    cache_tokens: PositiveInt | None = None
-    """Cache size in tokens, as the engine's log has it. Default: a cache that never evicts."""
-
-
-@Parameter(name="*", group=Group.create_ordered("Files"))
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileOptions:
-    """What is written."""
-
+    redact: bool = False
+    """Leave all text of prompts out of the output."""
     output_dir: Annotated[Path, Parameter(name=["--output-dir", "-o"])] = Path("prompts")
     """Folder of the report."""
     fixed_log: Path | None = None
     """Write the log with the fixes to this file."""
     workload: Path | None = None
     """Write its times, lengths and shared blocks, without text, for whet bench --trace."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PromptsOptions:
-    """Options of ``whet prompts`` beside log and model."""
-
-    log: LogOptions = LogOptions()
-    cache: CacheOptions = CacheOptions()
-    files: FileOptions = FileOptions()
 
 
 @Parameter(name="*")

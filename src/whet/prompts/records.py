@@ -72,26 +72,21 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fix:
-    """A change of the prompts, with the hits of the whole log replayed with it.
-
-    ``sized`` are the hits at the given cache size.
-    """
+    """A change of the prompts, with the hits of the whole log replayed with it."""
 
     kinds: tuple[CauseKind, ...]
     title: str
     requests: int
     hits: HitTokens
-    sized: HitTokens | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptAnalysis:
     """The answer of ``whet prompts``.
 
-    ``hits`` are those of a cache that never evicts, ``sized`` those of ``cache_blocks`` KV blocks
-    (None where no size is given). ``fixes`` are those that raise the replayed hit rate, each
-    alone; ``together`` is all of them at once, None for fewer than two. ``doubts`` are what is odd
-    about the log.
+    ``hits`` are those of a cache that never evicts. ``fixes`` are those that raise the replayed hit
+    rate, each alone; ``together`` is all of them at once, None for fewer than two. ``doubts`` are
+    what is odd about the log.
     """
 
     source: str
@@ -101,9 +96,7 @@ class PromptAnalysis:
     first_at_ns: int | None
     last_at_ns: int | None
     block_size: int
-    cache_blocks: int | None
     hits: HitTokens
-    sized: HitTokens | None
     causes: tuple[Cause, ...]
     fixes: tuple[Fix, ...]
     together: Fix | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -62,12 +61,20 @@ def print_report(document: Document, console: Console) -> None:
 
 def prompts_document(analysis: PromptAnalysis) -> Document:
     """The whole report."""
-    makers = (_overview, _causes, _fixes, _left_out)
-    sections = (make(analysis) for make in makers)
+    makers = (
+        ("notes", "Notes", _overview),
+        ("causes", "Causes", _causes),
+        ("fixes", "Fixes", _fixes),
+        ("left-out", "Left out of the log", _left_out),
+    )
     return Document(
         title=headline(analysis),
         facts=setting(analysis),
-        sections=[section for section in sections if section is not None],
+        sections=[
+            Section(id=id, title=title, group=title, nodes=nodes, on_console=True)
+            for id, title, make in makers
+            if (nodes := make(analysis))
+        ],
     )
 
 
@@ -80,9 +87,6 @@ def headline(analysis: PromptAnalysis) -> str:
         f"A prefix cache finds {percent(hits.rate)} of {count_text(hits.prompt_tokens)} prompt "
         "tokens if it never evicts"
     )
-    if analysis.sized is not None and analysis.cache_blocks is not None:
-        room = count_text(analysis.cache_blocks * analysis.block_size)
-        text += f", and {percent(analysis.sized.rate)} with room for {room} tokens"
     if analysis.fixes:
         return f"{text}. With the fixes below it finds {percent(analysis.best.rate)}."
     return f"{text}. No fix raises that."
@@ -97,27 +101,20 @@ def setting(analysis: PromptAnalysis) -> tuple[str, ...]:
     return tuple(one_line(word) for word in words if word)
 
 
-def _section(
-    id: str, title: str, note: str, columns: Sequence[Column | str], rows: Rows
-) -> Section | None:
-    """One table; None without rows."""
-    if not rows:
-        return None
-    made = table(title, columns, rows)
-    nodes: list[Node] = [made, Paragraph(text=note, tone="muted")] if note else [made]
-    return Section(id=id, title=title, group=title, nodes=nodes, on_console=True)
+def _table(title: str, note: str, columns: Sequence[Column | str], rows: Rows) -> list[Node]:
+    """One table and what to know of it; nothing without rows."""
+    notes = [Paragraph(text=note, tone="muted")] if note else []
+    return [table(title, columns, rows), *notes] if rows else []
 
 
-def _overview(analysis: PromptAnalysis) -> Section | None:
+def _overview(analysis: PromptAnalysis) -> list[Node]:
     nodes: list[Node] = [Paragraph(text=one_line(doubt), tone="warn") for doubt in analysis.doubts]
     if all(cause.kind == "other" for cause in analysis.causes):
         nodes.append(Paragraph(text="No named cause was detected.", tone="muted"))
-    if not nodes:
-        return None
-    return Section(id="notes", title="Notes", group="Notes", nodes=nodes, on_console=True)
+    return nodes
 
 
-def _causes(analysis: PromptAnalysis) -> Section | None:
+def _causes(analysis: PromptAnalysis) -> list[Node]:
     note = (
         "A request counts once, by its first difference from its nearest predecessor. The tokens "
         "are an estimate of what both share behind that difference."
@@ -133,22 +130,20 @@ def _causes(analysis: PromptAnalysis) -> Section | None:
         for cause in analysis.causes
     ]
     figures = figure_columns("requests", "tokens behind it", "of all")
-    section = _section("causes", "Causes", note, ["cause", "where", *figures], rows)
-    if section is None:
-        return None
+    nodes = _table("Causes", note, ["cause", "where", *figures], rows)
     kinds = dict.fromkeys(cause.kind for cause in analysis.causes)
     advices = [f"{CAUSES[kind]}: {FIXES.get(kind) or ADVICE[kind]}" for kind in kinds]
-    nodes: list[Node] = [*section.nodes, Bullets(items=advices)]
+    if advices:
+        nodes.append(Bullets(items=advices))
     for cause in analysis.causes:
         if cause.examples:
             lines = "\n".join(map(example_line, cause.examples))
             place = f"{CAUSES[cause.kind]} ({one_line(cause.where)}), for example:"
-            nodes.append(Paragraph(text=place, tone="muted"))
-            nodes.append(Code(text=lines))
-    return replace(section, nodes=nodes)
+            nodes += [Paragraph(text=place, tone="muted"), Code(text=lines)]
+    return nodes
 
 
-def _fixes(analysis: PromptAnalysis) -> Section | None:
+def _fixes(analysis: PromptAnalysis) -> list[Node]:
     every = [*analysis.fixes, *([analysis.together] if analysis.together else [])]
     note = (
         "The hit rate is that of the whole log replayed through the cache model with the fix. "
@@ -157,27 +152,24 @@ def _fixes(analysis: PromptAnalysis) -> Section | None:
     )
     figures = figure_columns("requests", "hit rate", "gain", "prefill saved")
     rows = [_fix_row(fix, analysis) for fix in every]
-    return _section("fixes", "Fixes", note, ["fix", *figures], rows)
+    return _table("Fixes", note, ["fix", *figures], rows)
 
 
 def _fix_row(fix: Fix, analysis: PromptAnalysis) -> tuple[str, ...]:
     saved = analysis.hits.missed - fix.hits.missed
-    rates = percent(fix.hits.rate)
-    if fix.sized is not None:
-        rates += f" ({percent(fix.sized.rate)} sized)"
     return (
         fix.title,
         f"{fix.requests:,}",
-        rates,
+        percent(fix.hits.rate),
         f"{100 * (fix.hits.rate - analysis.hits.rate):+.2f} pt",
         f"{count_text(saved)} tokens",
     )
 
 
-def _left_out(analysis: PromptAnalysis) -> Section | None:
+def _left_out(analysis: PromptAnalysis) -> list[Node]:
     rows = [(one_line(e.reason), one_line(e.first), f"{e.count:,}") for e in analysis.left_out]
     lines = figure_columns("lines")
-    return _section("left-out", "Left out of the log", "", ["reason", "first", *lines], rows)
+    return _table("Left out of the log", "", ["reason", "first", *lines], rows)
 
 
 def example_line(example: Example) -> str:
@@ -220,7 +212,7 @@ def write_fixed_log(
     prompts: PromptLog, variables: Variables, kinds: Collection[CauseKind], path: Path
 ) -> None:
     """Write the log with the fixes. Raises ``UsageError`` if ``path`` is the log itself."""
-    if os.path.realpath(path) == os.path.realpath(prompts.question.log):
+    if os.path.realpath(path) == os.path.realpath(prompts.path):
         raise UsageError(f"--fixed-log {path} is the log itself", fix="give another file")
     with open_output(path) as file:
         for prompt in prompts.prompts():

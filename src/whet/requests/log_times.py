@@ -109,21 +109,23 @@ def exact_number(value: object) -> Decimal | None:
 
 def as_object(value: object) -> Json | None:
     """A JSON object, also one that was logged as text; None for anything else."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
+    value = _loaded(value, "{")
     return value if isinstance(value, dict) else None
 
 
 def as_items(value: object) -> list[Json] | None:
     """A list of JSON objects, also one that was logged as text; None for anything else."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value)
+    value = _loaded(value, "[")
     is_list = isinstance(value, list) and all(isinstance(each, dict) for each in value)
     return cast("list[Json]", value) if is_list else None
+
+
+def _loaded(value: object, begin: str) -> object:
+    """What JSON text that begins with ``begin`` says; anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith(begin):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
 
 
 def nested(item: Json) -> list[Json]:

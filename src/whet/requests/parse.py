@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from whet.requests.conversations import CONVERSATIONS, alpaca, sharegpt
 from whet.requests.log_times import (
     NESTS,
     TIME_KEYS,
@@ -35,32 +34,26 @@ from whet.requests.records import (
 )
 from whet.requests.trace_formats import form_of, hash_ids, lengths_row
 from whet.requests.vendors import (
+    CONVERSATIONS,
     GROUPS,
     OTHER_NAMES,
+    alpaca,
     answer_fields,
     first_count,
     openai_body,
     openai_choice,
     openai_messages,
     openai_tools,
+    sharegpt,
     streamed_answer,
     token_counts,
     whole,
 )
 
-NOT_OBJECT: Final = "not a JSON object"
-BROKEN_TEXT: Final = "half a character in its text"
-BAD_PROMPT: Final = "a prompt that is neither text nor token ids"
-BAD_TOOLS: Final = "malformed tools"
-FAILED: Final = "a request that failed"
-CONTINUED: Final = (
+_CONTINUED: Final = (
     "a Responses request that continues another one (previous_response_id, conversation): its "
     "earlier turns are not in the line; log them as messages"
 )
-LANGCHAIN: Final = "LangChain's serialised messages, which are not read; write role and content"
-
-_ERRORS: Final = 400
-"""HTTP status codes from here on are failures."""
 
 _NUMBERS: Final = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
@@ -130,7 +123,7 @@ def parse_item(
     returned, which holds all turns.
     """
     if not isinstance(item, dict):
-        raise Broken(NOT_OBJECT)
+        raise Broken("not a JSON object")
     form = form_of(item)
     levels = nested(item)
     keys = (*_PROMPTS, "text") if documents else _PROMPTS
@@ -140,7 +133,7 @@ def parse_item(
         return [lengths_row(item, place, form)]
     body = body or _responses_body(levels)
     if body is not None and any(map(_failed, levels)):
-        raise Unreadable(FAILED)
+        raise Unreadable("a request that failed")
     if body is not None:
         requests = _openai(levels, body, place, form)
     elif any(key in item for key in CONVERSATIONS):
@@ -148,7 +141,8 @@ def parse_item(
     elif "instruction" in item:
         requests = _openai(levels, alpaca(item), place, form)
     else:
-        raise Unreadable(_other_form(levels))
+        names = (what for key, what in FOREIGN.items() if any(key in each for each in levels))
+        raise Unreadable(next(names, NO_REQUEST))
     return list(map(_check_text, requests)) if check_text else requests
 
 
@@ -180,7 +174,7 @@ def _failed(item: Json) -> bool:
     codes = ("status_code", "status", "http_status")
     failed = item.get("status") in ("failure", "failed", "error") or item.get("level") == "ERROR"
     return failed or any(
-        (first_count(each, *codes) or 0) >= _ERRORS or (each.get("error") or None) for each in rows
+        (first_count(each, *codes) or 0) >= 400 or (each.get("error") or None) for each in rows
     )
 
 
@@ -194,17 +188,11 @@ def _responses_body(levels: Sequence[Json]) -> Json | None:
     return body if marks or is_chat or "output" in _answer(levels) else None
 
 
-def _other_form(levels: Sequence[Json]) -> str:
-    """Why nothing is read of a line: it is of a form that is known by name, or has no request."""
-    names = (what for key, what in FOREIGN.items() if any(key in each for each in levels))
-    return next(names, NO_REQUEST)
-
-
 def _openai(levels: Sequence[Json], body: Json, place: str, form: str) -> list[LoggedRequest]:
     """One request, or several where ``prompt`` is a list of several."""
     unread, body = _unread(levels[0], body), openai_body(levels, body)
     if body.get("previous_response_id") or body.get("conversation"):
-        raise Unreadable(CONTINUED)
+        raise Unreadable(_CONTINUED)
     prompts, answer = _prompts(body), _answer(levels)
     at_ns = _logged_ns([*levels, answer])
     known: Json = {
@@ -273,14 +261,12 @@ def _check_text(request: LoggedRequest) -> LoggedRequest:
         others = [request.sampling, request.tool_calls, request.model, request.session]
         json.dumps([*sent, *others], ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise Broken(BROKEN_TEXT) from error
-    return replace(
-        request, output=_encodable(request.output), reasoning=_encodable(request.reasoning)
+        raise Broken("half a character in its text") from error
+    output, reasoning = (
+        text if text is None else text.encode("utf-8", "replace").decode()
+        for text in (request.output, request.reasoning)
     )
-
-
-def _encodable(text: str | None) -> str | None:
-    return None if text is None else text.encode("utf-8", "replace").decode()
+    return replace(request, output=output, reasoning=reasoning)
 
 
 def _prompts(body: Json) -> list[Json]:
@@ -297,7 +283,9 @@ def _prompts(body: Json) -> list[Json]:
     if not messages:
         raise Broken(BAD_MESSAGES)
     if any("lc" in each for each in messages):
-        raise Unreadable(LANGCHAIN)
+        raise Unreadable(
+            "LangChain's serialised messages, which are not read; write role and content"
+        )
     system = body.get("system")
     if isinstance(system, dict):
         system = system.get("parts", system.get("text"))
@@ -314,7 +302,7 @@ def _prompt(prompt: object) -> Json:
         return {"prompt": prompt}
     if isinstance(prompt, list) and _are_ids(prompt):
         return {"prompt_token_ids": tuple(prompt)}
-    raise Broken(BAD_PROMPT)
+    raise Broken("a prompt that is neither text nor token ids")
 
 
 def _are_ids(values: Sequence[Any]) -> bool:
@@ -323,13 +311,11 @@ def _are_ids(values: Sequence[Any]) -> bool:
 
 def _is_message(value: Json) -> bool:
     content, calls = value.get("content"), value.get("tool_calls")
-    if not isinstance(value.get("role"), str):
+    if not isinstance(value.get("role"), str) or (calls is not None and as_items(calls) is None):
         return False
-    if calls is not None and as_items(calls) is None:
-        return False
-    if isinstance(content, list):
-        return all(map(_is_part, content))
-    return isinstance(content, str) or content is None
+    return isinstance(content, str | None) or (
+        isinstance(content, list) and all(map(_is_part, content))
+    )
 
 
 def _is_part(value: object) -> bool:
@@ -343,7 +329,7 @@ def _tools(value: object) -> tuple[Json, ...]:
         return ()
     tools = as_items(value)
     if tools is None:
-        raise Broken(BAD_TOOLS)
+        raise Broken("malformed tools")
     return tuple(openai_tools(tools))
 
 
@@ -369,13 +355,10 @@ def _plain_output(levels: Sequence[Json]) -> Json:
 
 
 def _session(levels: Sequence[Json]) -> str | None:
-    held = (as_object(one.get("metadata")) for one in levels)
-    for holder in (*levels, *filter(None, held)):
-        for key in _SESSION_KEYS:
-            value = holder.get(key)
-            if type(value) is int or (isinstance(value, str) and value):
-                return str(value)
-    return None
+    held = filter(None, (as_object(one.get("metadata")) for one in levels))
+    values = (holder.get(key) for holder in (*levels, *held) for key in _SESSION_KEYS)
+    names = (each for each in values if type(each) is int or (isinstance(each, str) and each))
+    return next(map(str, names), None)
 
 
 def _text(item: Mapping[str, Any], key: str) -> str | None:
@@ -384,8 +367,5 @@ def _text(item: Mapping[str, Any], key: str) -> str | None:
 
 
 def _logged_ns(levels: Iterable[Json]) -> int | None:
-    for one in levels:
-        for key in TIME_KEYS:
-            if key in one and (at_ns := time_ns(one[key])) is not None:
-                return at_ns
-    return None
+    times = (time_ns(one[key]) for one in levels for key in TIME_KEYS if key in one)
+    return next((at_ns for at_ns in times if at_ns is not None), None)

@@ -227,33 +227,24 @@ def one_of_each(ids: Sequence[int], numbers: dict[int, int]) -> tuple[int, ...]:
     return tuple(map(numbers.setdefault, ids, ids))
 
 
-def request_line(request: LoggedRequest) -> dict[str, Any]:
+def request_line(request: LoggedRequest) -> Json:
     """The JSON object of a line: ``request`` without its place."""
-    line: dict[str, Any] = {}
-    if request.at_ns is not None:
-        line["timestamp"] = _time(request.at_ns)
-    for name in ("model", "cache_salt"):
-        if (value := getattr(request, name)) is not None:
-            line[name] = value
-    if request.session is not None:
-        line["session_id"] = request.session
-    if request.messages is not None:
-        line["messages"] = [dict(message) for message in request.messages]
-    else:
-        ids = request.prompt_token_ids
-        line["prompt"] = request.prompt if ids is None else list(ids)
-    if request.tools:
-        line["tools"] = [dict(tool) for tool in request.tools]
-    if request.chat_template_kwargs:
-        line["chat_template_kwargs"] = dict(request.chat_template_kwargs)
-    line |= request.sampling
-    if request.tier is not None:
-        line["service_tier"] = request.tier
-    limit = request.output_tokens if request.max_tokens is None else request.max_tokens
-    if limit is not None:
-        line["max_tokens"] = limit
-    answer = _answer(request)
-    return {**line, "response": answer} if answer else line
+    ids, limit = request.prompt_token_ids, request.max_tokens
+    line: Json = {
+        "timestamp": None if request.at_ns is None else _time(request.at_ns),
+        "model": request.model,
+        "cache_salt": request.cache_salt,
+        "session_id": request.session,
+        "messages": None if request.messages is None else list(request.messages),
+        "prompt": request.prompt if ids is None else ids,
+        "tools": list(request.tools) or None,
+        "chat_template_kwargs": request.chat_template_kwargs or None,
+        **request.sampling,
+        "service_tier": request.tier,
+        "max_tokens": request.output_tokens if limit is None else limit,
+        "response": _answer(request) or None,
+    }
+    return {name: value for name, value in line.items() if value is not None}
 
 
 def _time(at_ns: int) -> str:
@@ -262,14 +253,14 @@ def _time(at_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{rest:09d}Z"
 
 
-def _answer(request: LoggedRequest) -> dict[str, Any]:
-    answer: dict[str, Any] = {}
+def _answer(request: LoggedRequest) -> Json:
+    answer: Json = {}
     if request.output is not None or request.reasoning is not None or request.tool_calls:
-        message: dict[str, Any] = {"role": "assistant", "content": request.output}
+        message: Json = {"role": "assistant", "content": request.output}
         if request.reasoning is not None:
             message["reasoning_content"] = request.reasoning
         if request.tool_calls:
-            message["tool_calls"] = [dict(call) for call in request.tool_calls]
+            message["tool_calls"] = request.tool_calls
         is_chat = request.messages is not None
         answer["choices"] = [{"message": message} if is_chat else {"text": request.output}]
     if request.output_tokens is not None:

@@ -90,7 +90,12 @@ def read_trace(path: Path, reading: Reading = WHOLE) -> Trace:
     contradict or leave open.
     """
     reader, numbers = LogReader(path, lengths=True, unit=reading.unit), dict[int, int]()
-    rows = [_compact(request, numbers) for request in reader]
+    rows = [
+        each
+        if (ids := each.prompt_token_ids) is None
+        else replace(each, prompt_token_ids=one_of_each(ids, numbers))
+        for each in reader
+    ]
     if reading.lengths_only or not rows[0].has_prompt:
         reader.refuse_broken()
     else:
@@ -151,9 +156,3 @@ def _refuse_mixture(path: Path, rows: list[LoggedRequest]) -> None:
 
 def _since(row: LoggedRequest, first_ns: int) -> LoggedRequest:
     return row if row.at_ns is None or not first_ns else replace(row, at_ns=row.at_ns - first_ns)
-
-
-def _compact(request: LoggedRequest, numbers: dict[int, int]) -> LoggedRequest:
-    if request.prompt_token_ids is None:
-        return request
-    return replace(request, prompt_token_ids=one_of_each(request.prompt_token_ids, numbers))

@@ -1,7 +1,8 @@
-"""Forms of other vendors brought to OpenAI's: bodies, messages of blocks, answers and counts.
+"""Forms of other vendors and of training sets brought to OpenAI's: bodies, blocks, answers, counts.
 
 Read are Anthropic's messages, OpenAI's Responses, Gemini's contents, Bedrock's Converse and its
-invocation log, Ollama, and exports of LiteLLM and Langfuse, under whichever names they have.
+invocation log, Ollama, exports of LiteLLM and Langfuse, under whichever names they have, ShareGPT's
+turns, and alpaca's instruction with its history.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from whet.requests.log_times import Json, as_items, as_object, exact_number
-from whet.requests.records import content_text
+from whet.requests.records import (
+    BAD_MESSAGES,
+    NO_REQUEST,
+    Broken,
+    LoggedRequest,
+    Unreadable,
+    content_text,
+)
 
 _PROMPT_COUNTS: Final = (
     "prompt_tokens", "input_tokens", "inputTokens", "promptTokens", "prompt_eval_count",
@@ -58,8 +66,24 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
     for old in names.split()
 }
 _ROLES: Final = {"model": "assistant", "ai": "assistant", "human": "user", "function": "tool"}
-_CALLS: Final = ("toolUse", "functionCall")
-_RESULTS: Final = ("toolResult", "functionResponse")
+_INNER: Final = {
+    "toolUse": "call", "functionCall": "call", "toolResult": "result", "functionResponse": "result"
+}  # fmt: skip
+"""What a block is, by the key of the object that it holds."""
+_KINDS: Final = {"tool_use": "call", "tool_result": "result", "thinking": "thought"}
+"""What a block is, by its type."""
+CONVERSATIONS: Final = ("conversations", "conversation")
+"""Keys of the turns."""
+_SPEAKERS: Final[Mapping[str, str]] = {
+    name: role
+    for role, names in {
+        "user": "human user",
+        "assistant": "gpt chatgpt bing bard assistant model function_call",
+        "system": "system",
+        "tool": "tool observation function_response",
+    }.items()
+    for name in names.split()
+}
 _MOST_TOKENS: Final = 10**12
 
 
@@ -71,16 +95,13 @@ def first_count(item: Mapping[str, Any], *keys: str) -> int | None:
 def token_counts(answer: Json, levels: Sequence[Json]) -> tuple[int | None, int | None]:
     """Tokens of prompt and answer as the log counts them, under whichever names."""
     places = [answer, *levels, as_object(levels[0].get("output")) or {}]
-    holders = [as_object(each.get(key)) for each in places for key in _USAGES]
-    rows = [*map(_langfuse, filter(None, holders)), *places]
+    holders = filter(None, (as_object(each.get(key)) for each in places for key in _USAGES))
+    # Langfuse's usage has its counts under input and output.
+    own = ({"input_tokens": u.get("input"), "output_tokens": u.get("output"), **u} for u in holders)
+    rows = [*own, *places]
     prompts = (count for row in rows if (count := _prompt_count(row)) is not None)
     outputs = (count for row in rows if (count := _output_count(row)) is not None)
     return next(prompts, None), next(outputs, None)
-
-
-def _langfuse(usage: Json) -> Json:
-    """Langfuse's usage has its counts under ``input`` and ``output``."""
-    return {"input_tokens": usage.get("input"), "output_tokens": usage.get("output"), **usage}
 
 
 def _prompt_count(row: Json) -> int | None:
@@ -152,61 +173,53 @@ def openai_messages(items: Sequence[Json]) -> Iterator[Json]:
         elif kind == "function_call_output":
             yield _result(item)
         else:
-            yield from _split(_without_functions(item))
+            yield from _split(item)
 
 
 def _split(message: Json) -> Iterator[Json]:
     """Results of a message's blocks, then the message with its calls and the rest."""
+    old = as_object(message.get("function_call"))
+    if old is not None and not message.get("tool_calls"):
+        rest = {key: value for key, value in message.items() if key != "function_call"}
+        message = {**rest, "tool_calls": [{"type": "function", "function": old}]}
     if "parts" in message and "content" not in message:
-        parts = message["parts"]
-        message = {"role": message.get("role", "user"), "content": parts}
+        message = {"role": message.get("role", "user"), "content": message["parts"]}
     role = message.get("role", message.get("type"))
     message = {**message, "role": _ROLES.get(str(role), role)}
     content = message.get("content")
     blocks = content if isinstance(content, list) else []
-    sorted_out = [_block(block) for block in blocks]
-    rest = [each for kind, each in sorted_out if kind == "other"]
-    if len(rest) == len(blocks):
+    parts = _by_kind(blocks)
+    if len(parts["other"]) == len(blocks):
         yield message
         return
-    yield from (_result(each) for kind, each in sorted_out if kind == "result")
-    calls = [_call(each) for kind, each in sorted_out if kind == "call"]
-    if rest or calls:
-        yield {**message, "content": rest or None, **({"tool_calls": calls} if calls else {})}
+    yield from map(_result, parts["result"])
+    calls = list(map(_call, parts["call"]))
+    if parts["other"] or calls:
+        rest = {"tool_calls": calls} if calls else {}
+        yield {**message, "content": parts["other"] or None, **rest}
 
 
-def _without_functions(message: Json) -> Json:
-    """A message of the old API with ``tool_calls`` in place of its function call."""
-    call = as_object(message.get("function_call"))
-    if call is None or message.get("tool_calls"):
-        return message
-    rest = {key: value for key, value in message.items() if key != "function_call"}
-    return {**rest, "tool_calls": [{"type": "function", "function": call}]}
-
-
-def _block(block: object) -> tuple[str, Any]:
-    """What a part of a message is, and what it holds: a call, a result, a thought or another."""
-    if not isinstance(block, dict):
-        return "other", block
-    for kind, keys in (("call", _CALLS), ("result", _RESULTS)):
-        for key in keys:
-            if isinstance(block.get(key), dict):
-                return kind, block[key]
-    if block.get("thought") or "reasoningContent" in block:
-        return "thought", block
-    kinds = {"tool_use": "call", "tool_result": "result", "thinking": "thought"}
-    return kinds.get(str(block.get("type")), "other"), block
+def _by_kind(blocks: Sequence[Any]) -> dict[str, list[Any]]:
+    """The parts of a message by what they are: a call, a result, a thought or other."""
+    parts = defaultdict[str, list[Any]](list)
+    for block in blocks:
+        item = block if isinstance(block, dict) else {}
+        holder = next((key for key in _INNER if isinstance(item.get(key), dict)), None)
+        if holder is not None:
+            parts[_INNER[holder]].append(item[holder])
+        elif item.get("thought") or "reasoningContent" in item:
+            parts["thought"].append(item)
+        else:
+            parts[_KINDS.get(str(item.get("type")), "other")].append(block)
+    return parts
 
 
 def _call(block: Json) -> Json:
     arguments = next((block[key] for key in ("input", "args", "arguments") if key in block), None)
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     number = next((block[key] for key in ("call_id", "toolUseId", "id") if key in block), None)
-    return {
-        "id": number,
-        "type": "function",
-        "function": {"name": block.get("name"), "arguments": text},
-    }
+    function = {"name": block.get("name"), "arguments": text}
+    return {"id": number, "type": "function", "function": function}
 
 
 def _result(block: Json) -> Json:
@@ -214,11 +227,8 @@ def _result(block: Json) -> Json:
     text = content_text(content) if isinstance(content, list) else content
     keys = ("tool_use_id", "toolUseId", "call_id", "id", "name")
     number = next((block[key] for key in keys if block.get(key)), None)
-    return {
-        "role": "tool",
-        "tool_call_id": number,
-        "content": text if isinstance(text, str) else json.dumps(text),
-    }
+    text = text if isinstance(text, str) else json.dumps(text)
+    return {"role": "tool", "tool_call_id": number, "content": text}
 
 
 def answer_fields(answer: Json, index: int) -> Json:
@@ -260,13 +270,11 @@ def _message_fields(items: Sequence[Json]) -> Json:
         calls += [each for each in made if isinstance(each, dict)] if isinstance(made, list) else []
         thoughts = (item.get("reasoning_content"), item.get("reasoning"), item.get("summary"))
         reasoning += [content_text(each) for each in thoughts if each][:1]
-    parts = [_block(block) for block in blocks]
-    reasoning += [_thought(each) for kind, each in parts if kind == "thought"]
-    calls += [_call(each) for kind, each in parts if kind == "call"]
+    parts = _by_kind(blocks)
     return {
-        "output": content_text([each for kind, each in parts if kind == "other"]) or None,
-        "reasoning": "".join(reasoning) or None,
-        "tool_calls": tuple(calls),
+        "output": content_text(parts["other"]) or None,
+        "reasoning": "".join([*reasoning, *map(_thought, parts["thought"])]) or None,
+        "tool_calls": (*calls, *map(_call, parts["call"])),
     }
 
 
@@ -318,3 +326,51 @@ def _add_texts(texts: dict[str, str], more: Json, *keys: str) -> None:
     for key in keys:
         if isinstance(more.get(key), str):
             texts[key] += more[key]
+
+
+def alpaca(item: Json) -> Json:
+    """A row of instruction, input, output and history as a chat."""
+    history = item.get("history")
+    pairs = history if isinstance(history, list) else []
+    turns = [text for pair in pairs for text in pair] if all(map(_is_pair, pairs)) else [None]
+    texts = [
+        *turns,
+        "\n".join(str(text) for key in ("instruction", "input") if (text := item.get(key))),
+    ]
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
+    return {"messages": messages, "system": item.get("system"), "tools": item.get("tools")}
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and [type(each) for each in value] == [str, str]
+
+
+def sharegpt(turns: object, *, system: str | None, place: str) -> list[LoggedRequest]:
+    """A request for each answer to a user's turn; turns before the first of these stay out."""
+    rows = as_items(turns)
+    if rows is None:
+        raise Broken(BAD_MESSAGES)
+    requests: list[LoggedRequest] = []
+    messages: list[Json] = [{"role": "system", "content": system}] if system else []
+    for turn in rows:
+        role = _SPEAKERS.get(str(turn.get("from", turn.get("role"))))
+        text = turn.get("value", turn.get("content"))
+        if role is None or not isinstance(text, str):
+            raise Broken(BAD_MESSAGES)
+        if role == "assistant" and not any(each["role"] == "user" for each in messages):
+            continue
+        if role == "assistant" and messages[-1]["role"] != "assistant":
+            number = len(requests) + 1
+            requests.append(
+                LoggedRequest(
+                    place=f"{place}#{number}",
+                    turn=number,
+                    messages=tuple(messages),
+                    output=text or None,
+                )
+            )
+        messages.append({"role": role, "content": text})
+    if not requests:
+        raise Unreadable(NO_REQUEST)
+    return requests

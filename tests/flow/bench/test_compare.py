@@ -14,13 +14,13 @@ import pytest
 from tests.load.requests import bench_request
 from tests.metrics.events import HEALTHY, steady, trial
 from tests.scripted_server import Script, ScriptedServer, in_thread, scripted_server
+from whet.core.bench_options import CompareOptions
 from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError
 from whet.core.protocols import Silent
 from whet.core.records.load import TrialRecord
 from whet.demo import pair_paths
 from whet.flow.bench import compare as module
 from whet.flow.bench.compare import AgainstResult, bench_against, require_comparison
-from whet.flow.bench.options import CompareOptions
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
 from whet.load.lengths import fixed

@@ -25,12 +25,12 @@ from whet.flow.bench import saturation as module
 from whet.flow.bench.saturation import level_request, saturate
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.arrivals import Arrivals
-from whet.load.dataset import Dataset
 from whet.load.lengths import fixed
-from whet.load.sources.request import BenchRequest, Target
+from whet.load.sources.request import BenchRequest, Row, Target
 from whet.metrics import UNPRICED, summarise
 from whet.metrics.objective_text import parse_objective
 from whet.metrics.saturation import SearchPlan
+from whet.requests import LoggedRequest
 
 SLOW = SearchObjective(constraints=parse_objective("ttft:median<50ms"))
 
@@ -214,8 +214,8 @@ def test_a_search_over_a_dataset_sends_what_it_holds(
     answers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = answers(lambda given, _: served(10))
-    rows = Dataset(path="d", rows=(None,) * 100, left_out=None)  # type: ignore[arg-type]
-    target = Target(model="m", tokenizer=Path("tokens"), dataset=rows)
+    row = Row(request=LoggedRequest(place=""), prompt_token_ids=(1,), output_tokens=1)
+    target = Target(model="m", tokenizer=Path("tokens"), rows=(row,) * 100)
     monkeypatch.setattr(module, "reach", lambda *_: target)
     search(request(warmup=10), SearchPlan(start=8, lowest=1, limit=8), "rate")
     assert [one.requests for one in asked] == [90]

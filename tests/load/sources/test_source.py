@@ -18,11 +18,11 @@ from whet.core.protocols import Silent
 from whet.demo import pair_paths
 from whet.flow.bench.run import reach
 from whet.load.arrivals import Arrivals
-from whet.load.lengths import LONGEST, fixed
+from whet.load.lengths import LONGEST, SharedPrefixes, fixed
 from whet.load.plan import PlannedLoad
-from whet.load.sources.request import BenchRequest, DatasetFile, Source, Target
-from whet.load.sources.source import build_load, open_dataset
-from whet.load.synthetic import SharedPrefixes
+from whet.load.sources.replay import open_rows
+from whet.load.sources.request import BenchRequest, Source, Target
+from whet.load.sources.source import build_load
 from whet.requests import LoggedRequest
 from whet.requests.trace import Trace
 
@@ -122,8 +122,8 @@ def test_rows_of_a_dataset_share_blocks_of_that_size(tmp_path: Path) -> None:
         {"prompt": " ".join(["the"] * 39) + f" {number}", "output_tokens": 2} for number in "12"
     ]
     file.write_text("\n".join(map(json.dumps, rows)))
-    request = asked(DatasetFile(path=file), 2)
-    target = replace(TARGET, dataset=open_dataset(request, FOLDER, Silent()))
+    request = asked(file, 2)
+    target = replace(TARGET, rows=open_rows(request, FOLDER, Silent()))
     facts = [
         build_load(request, replace(target, block_size=size), 0).workload.facts for size in (16, 10)
     ]
@@ -228,8 +228,8 @@ def test_runs_send_rows_of_their_own_while_there_are_such(tmp_path: Path) -> Non
     file = tmp_path / "rows.jsonl"
     rows = [{"prompt": f"question {number}", "output_tokens": 2} for number in range(9)]
     file.write_text("\n".join(map(json.dumps, rows)))
-    request = asked(DatasetFile(path=file), 2, warmup=1, runs=3)
-    target = replace(TARGET, dataset=open_dataset(request, FOLDER, Silent()))
+    request = asked(file, 2, warmup=1, runs=3)
+    target = replace(TARGET, rows=open_rows(request, FOLDER, Silent()))
     loads = [build_load(request, target, number) for number in range(3)]
     sent = [call.prompt for load in loads for call in (load.calls or ())]
     warm = [call.prompt for load in loads for call in (load.warmup_calls or ())]

@@ -25,8 +25,8 @@ class PlannedRequest:
     index: int
     prompt_token_ids: tuple[int, ...]
     max_tokens: int
-    prefix_id: str | None
-    shared_tokens: int
+    prefix_id: str | None = None
+    shared_tokens: int = 0
     temperature: float = 0.0
 
 

@@ -12,27 +12,22 @@ from typing import Any, Final
 from whet.client.calls import body_fields
 from whet.client.endpoint import HEADERS_VARIABLE, INSECURE_VARIABLE, KEY_VARIABLE
 from whet.core.bench_options import (
+    BenchOptions,
     Form,
     LoadOptions,
     PromptOptions,
+    ResultOptions,
     SamplingOptions,
     ServerOptions,
+    SourceOptions,
 )
 from whet.core.errors import UsageError
 from whet.core.records.objective import Bound, Constraint
 from whet.core.redact import is_secret_name, remember_secrets
 from whet.core.server_url import split_server_url
-from whet.flow.bench.options import BenchOptions, ResultOptions, SourceOptions
 from whet.load.arrivals import Arrivals
-from whet.load.lengths import Lengths
-from whet.load.sources.request import (
-    INPUT_LENGTHS,
-    OUTPUT_LENGTHS,
-    BenchRequest,
-    DatasetFile,
-    Source,
-)
-from whet.load.synthetic import SharedPrefixes
+from whet.load.lengths import Lengths, SharedPrefixes
+from whet.load.sources.request import INPUT_LENGTHS, OUTPUT_LENGTHS, BenchRequest, Source
 from whet.metrics.objective_text import parse_goodput, parse_objective
 from whet.requests.trace import Reading, Trace, cut_trace, read_trace
 
@@ -58,10 +53,7 @@ _GOES_WITH: Final[dict[str, tuple[str, ...]]] = {
     "trace_block_size": (_TRACE,),
 }
 """The kinds of traffic that an option has a meaning for; the first is named in messages."""
-_NEEDS: Final = {
-    "burstiness": "request_rate",
-    "against_model": "against",
-}
+_NEEDS: Final = {"burstiness": "request_rate", "against_model": "against"}
 
 
 def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
@@ -69,13 +61,14 @@ def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
 
     Raises ``UsageError`` for options that do not go together and values that cannot be used.
     """
-    given, source_options = options.given(), options.source
-    kind = _kind(source_options)
-    _refuse_misfits(given, kind)
+    given, traffic = options.given(), options.source
+    _refuse_misfits(given, _kind(traffic))
     prompts, load, server = options.prompts, options.load, options.server
-    source = _source(options, given)
+    source: Source | None = traffic.dataset_path
+    if traffic.trace is not None:
+        source = _trace(options, given, traffic.trace)
     count = len(source.rows) if isinstance(source, Trace) else load.num_prompts or _USUAL_REQUESTS
-    arrivals = _arrivals(load, source_options)
+    arrivals = _arrivals(load, traffic)
     if url is None:
         raise UsageError("the server's address is missing", fix="give its URL")
     split_server_url(url, "URL")
@@ -86,7 +79,6 @@ def build_request(url: str | None, options: BenchOptions) -> BenchRequest:
         form=_form(server),
         server=server,
         load=load,
-        sampling=options.sampling,
         body=_body(options.sampling),
         inputs=_lengths(prompts.input_len, INPUT_LENGTHS, prompts.random_range_ratio),
         outputs=_lengths(prompts.output_len, OUTPUT_LENGTHS, prompts.random_range_ratio),
@@ -168,14 +160,6 @@ def _form(server: ServerOptions) -> Form:
     return "chat" if chat else server.form
 
 
-def _source(options: BenchOptions, given: frozenset[str]) -> Source | None:
-    """The source of the traffic, a trace already read; None for synthetic prompts."""
-    source = options.source
-    if source.dataset_path is not None:
-        return DatasetFile(path=source.dataset_path)
-    return None if source.trace is None else _trace(options, given, source.trace)
-
-
 def _trace(options: BenchOptions, given: frozenset[str], path: Path) -> Trace:
     source = options.source
     whole = read_trace(path, Reading(unit=source.trace_unit, block_size=source.trace_block_size))
@@ -200,11 +184,9 @@ def _lengths(tokens: int | None, default: Lengths, ratio: float) -> Lengths | No
     return Lengths.around(default.low if tokens is None else tokens, ratio)
 
 
-def _shared_prefixes(prompts: PromptOptions) -> SharedPrefixes | None:
+def _shared_prefixes(prompts: PromptOptions) -> SharedPrefixes:
     count = prompts.prefixes or int(prompts.prefix_len is not None)
-    if not count:
-        return None
-    return SharedPrefixes(count=count, tokens=prompts.prefix_len or 256)
+    return SharedPrefixes(count=count, tokens=(prompts.prefix_len or 256) if count else 0)
 
 
 def _arrivals(load: LoadOptions, source: SourceOptions) -> Arrivals | None:
@@ -222,6 +204,8 @@ def _body(options: SamplingOptions) -> dict[str, Any]:
     """What is merged into each request's body."""
     names = set(SamplingOptions.__dataclass_fields__) - {"ignore_eos", "extra_body"}
     body = {name: value for name in sorted(names) if (value := getattr(options, name)) is not None}
+    if not options.ignore_eos:
+        body |= {"ignore_eos": None, "skip_special_tokens": None}
     if options.extra_body is not None:
         body |= body_fields(options.extra_body, "--extra-body")
     return body

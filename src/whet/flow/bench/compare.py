@@ -9,19 +9,13 @@ from typing import Any, Final
 
 from whet.checkpoint import tokenizer_difference
 from whet.client.endpoint import Endpoint
+from whet.core.bench_options import CompareOptions
 from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError, WhetError
 from whet.core.protocols import Observer
 from whet.core.records.against import ServerComparison, ServersCompared, ServerVerdict
 from whet.core.records.load import TrialRecord, WorkloadFacts
 from whet.core.records.summary import CellSummary, Estimate
-from whet.flow.bench.options import CompareOptions
-from whet.flow.bench.run import (
-    BenchResult,
-    reach,
-    report_trial,
-    require_figures,
-    run_once,
-)
+from whet.flow.bench.run import BenchResult, reach, report_trial, require_figures, run_once
 from whet.flow.model_entry import model_entry, tokenizer_here
 from whet.load import TrialInterrupted, TrialLost
 from whet.load.sources.request import BenchRequest, Target

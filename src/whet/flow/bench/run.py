@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whet.checkpoint import locate_without_weights
-from whet.client import CompletionCall
 from whet.client.calls import without_refused
 from whet.core.errors import MeasurementError, UsageError
 from whet.core.load import Load
 from whet.core.protocols import Observer
 from whet.core.quote import shell_word
-from whet.core.records.load import (
-    PlannedRequest,
-    RequestEvent,
-    TrialRecord,
-    WorkloadFacts,
-)
+from whet.core.records.load import RequestEvent, TrialRecord, WorkloadFacts
 from whet.flow.model_entry import model_entry, tokenizer_here
 from whet.load import TrialInterrupted, TrialPlan, run_trial
-from whet.load.plan import to_call
-from whet.load.sources.replay import report_trace
+from whet.load.plan import with_fields
+from whet.load.sources.replay import open_rows, report_trace
 from whet.load.sources.request import BenchRequest, Target
-from whet.load.sources.source import build_load, open_dataset, read_block_size
+from whet.load.sources.source import build_load, read_block_size
 from whet.metrics.usable import trial_problem
 from whet.report.bench.load import LoadFigures
 
@@ -63,7 +57,7 @@ def reach(request: BenchRequest, observer: Observer) -> Target:
     return Target(
         model=model,
         tokenizer=folder,
-        dataset=open_dataset(request, folder, observer),
+        rows=open_rows(request, folder, observer),
         block_size=read_block_size(request, observer),
     )
 
@@ -109,36 +103,21 @@ def run_once(
         request_timeout_s=request.server.timeout_s,
         loop=request.loop,
         offsets_ns=load.offsets_ns,
-        calls=_calls(request, load.workload.requests, load.calls),
-        warmup_calls=_calls(request, load.warmup, load.warmup_calls),
+        calls=load.calls,
+        warmup_calls=load.warmup_calls,
         workers=request.load.workers,
         require_counters=False,
         tokenizer=target.tokenizer,
     )
     # A server that is lost fails each request with a word of its own; none goes missing.
     record = run_trial(
-        request.url, target.model, plan=plan, memory=lambda: None, alive=lambda: None
+        request.url,
+        target.model,
+        plan=with_fields(plan, request.body),
+        memory=lambda: None,
+        alive=lambda: None,
     )
     return record, load.workload.facts
-
-
-def _calls(
-    request: BenchRequest,
-    requests: Sequence[PlannedRequest],
-    calls: Sequence[CompletionCall] | None,
-) -> tuple[CompletionCall, ...] | None:
-    """The calls with the sampling that was asked for; None where the requests' own do."""
-    if request.sampling.ignore_eos and not request.body:
-        return None if calls is None else tuple(calls)
-    sent = map(to_call, requests) if calls is None else calls
-    return tuple(
-        replace(
-            call,
-            ignore_eos=call.ignore_eos and request.sampling.ignore_eos,
-            extra={**call.extra, **request.body},
-        )
-        for call in sent
-    )
 
 
 def _tokenizer(request: BenchRequest, entry: dict[str, Any]) -> Path:

@@ -7,13 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from whet.core.errors import (
-    EngineLostError,
-    Interrupted,
-    MeasurementError,
-    UsageError,
-    WhetError,
-)
+from whet.core.bench_options import SearchOptions
+from whet.core.errors import EngineLostError, Interrupted, MeasurementError, UsageError, WhetError
 from whet.core.protocols import Observer, Silent
 from whet.core.records.load import TrialRecord
 from whet.core.records.objective import (
@@ -25,7 +20,6 @@ from whet.core.records.objective import (
     SearchObjective,
     SearchResult,
 )
-from whet.flow.bench.options import SearchOptions
 from whet.flow.bench.run import no_answer, reach, run_once
 from whet.load.arrivals import Arrivals
 from whet.load.sources.request import BenchRequest, Target
@@ -149,14 +143,15 @@ class _LevelSearch:
 
     def measure(self, level: float, effort: int) -> ObjectiveVerdict:
         """Send one level's traffic and judge it; again where the client did not keep up."""
-        dataset = self.target.dataset
         request = level_request(
             self.request,
             self.axis,
             level=level,
             scale=self.scales.setdefault(level, 1),
             seconds=self.seconds,
-            most=None if dataset is None else len(dataset.rows) - self.request.load.num_warmups,
+            most=len(self.target.rows) - self.request.load.num_warmups
+            if self.target.rows
+            else None,
         )
         unit = "requests/s" if self.axis == "rate" else "in flight"
         takes = f" in {request.requests / level:.4g} s" if self.axis == "rate" else ""

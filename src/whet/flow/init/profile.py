@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from whet.core.format import percent, plural, significant
-from whet.core.names import name_from
 from whet.core.units import human_duration, ns_to_s
 from whet.flow.run.traffic.logged import BLOCK, TrafficLog, p99_of
-from whet.prompts.analyse import PromptLog, PromptQuestion, analyse
+from whet.prompts.analyse import PromptLog, analyse
+from whet.prompts.options import PromptsOptions
 from whet.prompts.records import CAUSES
 from whet.requests.sample import LogSample, conversation_of
 
@@ -92,10 +92,8 @@ def profile_log(log: TrafficLog, tokenizer: Path, *, natural: bool) -> LogProfil
 
 def _fix(log: Path, tokenizer: Path, model: str | None) -> str | None:
     """What a change of the prompts makes of the hit rate, by the log's first requests."""
-    question = PromptQuestion(
-        log=log, target=str(tokenizer), model=model, max_requests=_MOST_REPLAYED
-    )
-    analysis, _ = analyse(PromptLog(question))
+    options = PromptsOptions(model=model, max_requests=_MOST_REPLAYED)
+    analysis, _ = analyse(PromptLog(log, str(tokenizer), options))
     if analysis.best.rate < analysis.hits.rate + _WORTH:
         return None
     causes = ", ".join(CAUSES[kind] for kind in analysis.fix_kinds)
@@ -127,8 +125,3 @@ def _rates(log: TrafficLog) -> Rates | None:
 
 def _spread(values: Sequence[int]) -> str:
     return f"{median(values):,.0f} (p99 {p99_of(values):,})"
-
-
-def name_of(model: str) -> str:
-    """A run's name from a folder or a hub id."""
-    return name_from(Path(model).name.lower(), "model")

@@ -13,6 +13,7 @@ from whet.checkpoint import read_facts
 from whet.core.flags import CPU_KV_ENV
 from whet.core.format import significant
 from whet.core.gpus import typical_price
+from whet.core.names import name_from
 from whet.core.provenance import Device, cpu_dtype, find_device
 from whet.core.quote import shell_word, yaml_text
 from whet.core.records.engine import UNQUANTIZED
@@ -29,7 +30,7 @@ from whet.flow.init.current import (
     shown_model,
 )
 from whet.flow.init.options import InitOptions
-from whet.flow.init.profile import LogProfile, answers_known, name_of, profile_log
+from whet.flow.init.profile import LogProfile, answers_known, profile_log
 from whet.flow.run.check.check import Checked, check_spec, feasible, plan_machine
 from whet.flow.run.check.checkpoints import Checkpoints, open_checkpoints
 from whet.flow.run.check.situation import named_checkpoints, named_head, require_time
@@ -176,7 +177,7 @@ def _data(choice: _Choice) -> dict[str, object]:
         quality |= {"max_documents": 60, "max_tasks": 48}
     log = choice.profile.traffic
     return {
-        "name": name_of(choice.model),
+        "name": name_from(Path(choice.model).name.lower(), "model"),
         "model": model,
         "hardware": _hardware(choice),
         "traffic": {

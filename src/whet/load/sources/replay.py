@@ -1,4 +1,4 @@
-"""A trace as prompts: those that it holds, or synthetic ones that share what its hash ids say."""
+"""A log or a trace as prompts: its own, or synthetic ones that share what its hash ids say."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from whet.core.errors import UsageError
 from whet.core.format import plural
 from whet.core.protocols import Observer
 from whet.core.units import ns_to_s
-from whet.load.lengths import LONGEST, in_order
-from whet.load.logged_call import SEVERAL, logged_call, unsent_fields
-from whet.load.plan import PlannedLoad, cold_workload
-from whet.load.sources.drawn import require_memory, warmed, write_synthetic
-from whet.load.sources.request import OUTPUT_LENGTHS, BenchRequest, Target
-from whet.load.synthetic import ordinary_ids
+from whet.load.lengths import LONGEST, Lengths, in_order
+from whet.load.logged import SEVERAL, logged_call, unsent_fields
+from whet.load.plan import PlannedLoad, Workload, cold_workload, describe_requests, plan_requests
+from whet.load.sharing import TokenIds
+from whet.load.sources.request import OUTPUT_LENGTHS, BenchRequest, Row, Target
+from whet.load.synthetic import draw_of, ordinary_ids, require_memory, warmed, write_synthetic
 from whet.load.texts import TextTokenizer, load_text_tokenizer, seeded
-from whet.requests import LoggedRequest, count_doubt, finding, media
+from whet.requests import LoggedRequest, LogReader, count_doubt, describe_left_out, finding, media
 from whet.requests.trace import Trace
 
 _WARM_TOKENS: Final = 64
@@ -30,8 +30,6 @@ _WARM_TOKENS: Final = 64
 
 _COUNTED: Final = 256
 """Requests whose tokens are compared with the log's own counts."""
-
-_TokenIds = tuple[int, ...]
 
 
 def _holds_hashes(trace: Trace) -> bool:
@@ -141,15 +139,15 @@ class _Blocks:
         self._vocabulary = np.asarray(vocabulary, dtype=object)
         self._label = label
         self._tails = seeded(f"tails/{label}")
-        self._blocks: dict[int, _TokenIds] = {}
+        self._blocks: dict[int, TokenIds] = {}
 
-    def prompt(self, row: LoggedRequest) -> _TokenIds:
+    def prompt(self, row: LoggedRequest) -> TokenIds:
         """Whole blocks by their ids, then fresh tokens up to the length."""
         length = row.input_tokens or 0
         ids = [token for name in self._trace.whole_blocks(row) for token in self._block(name)]
         return (*ids, *self._tails.choice(self._vocabulary, length - len(ids)).tolist())
 
-    def _block(self, name: int) -> _TokenIds:
+    def _block(self, name: int) -> TokenIds:
         self._to_come[name] -= 1
         block = self._blocks.pop(name, None)
         if block is None:
@@ -163,7 +161,7 @@ class _Blocks:
 def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) -> PlannedLoad:
     """Prompts and chats as a log holds them, after a warm-up of others that are as long."""
     requests, tokenizer = trace.rows[: request.requests], load_text_tokenizer(target.tokenizer)
-    known = [tokenizer.answer_tokens(each) or each.output_bound for each in requests]
+    known = [tokenizer.encoder.answer_tokens(each) or each.output_bound for each in requests]
     prompts = [_read(trace, i, each, tokenizer) for i, each in enumerate(requests, start=1)]
     outputs = _answer_lengths(request, trace, known, number)
     workload = cold_workload(prompts, outputs, block_size=target.block_size, seed=request.load.seed)
@@ -173,7 +171,7 @@ def _logged(request: BenchRequest, trace: Trace, target: Target, number: int) ->
     return warmed(load, request, in_order(alike), target, number)
 
 
-def _read(trace: Trace, number: int, request: LoggedRequest, tokenizer: TextTokenizer) -> _TokenIds:
+def _read(trace: Trace, number: int, request: LoggedRequest, tokenizer: TextTokenizer) -> TokenIds:
     """The ids that the server makes of a request."""
     if media(request):
         raise UsageError(
@@ -181,10 +179,99 @@ def _read(trace: Trace, number: int, request: LoggedRequest, tokenizer: TextToke
             "be counted",
             fix="remove the row",
         )
+    return _ids(request, f"{trace.path}, request {number}", tokenizer)
+
+
+def _ids(request: LoggedRequest, place: str, tokenizer: TextTokenizer) -> TokenIds:
+    """The ids that the server makes of a request; ``place`` is for errors."""
     try:
         return tokenizer.request_ids(request)
     except UsageError as error:
-        raise UsageError(f"{trace.path}, request {number}: {error}") from error
+        raise UsageError(f"{place}: {error}") from error
+
+
+def open_rows(request: BenchRequest, tokenizer: Path, observer: Observer) -> tuple[Row, ...]:
+    """The usable rows of a log to draw from, measured once for all runs; none of another source.
+
+    Messages are sent as a chat, and a prompt as it is. ``UsageError`` for a log with over 1% of
+    broken lines, a chat that the template refuses (with its line), and where no row is left.
+    """
+    path = request.source
+    if not isinstance(path, Path):
+        return ()
+    reader, rows, encoder = LogReader(path), list[Row](), load_text_tokenizer(tokenizer)
+    for each in reader:
+        row = _row(each, encoder, request.outputs)
+        if isinstance(row, str):
+            reader.leave_out(row, each.place)
+        else:
+            rows.append(row)
+    reader.refuse_textless()
+    left_out = describe_left_out(reader.left_out())
+    if not rows:
+        raise UsageError(
+            f"{path} holds no row that can be used ({left_out})",
+            fix="give a log with text and answers, or the length of answers with --output-len",
+        )
+    observer.note(f"{path}: {len(rows)} rows can be used, left out: {left_out or 'none'}")
+    counted = count_doubt((row.request.prompt_tokens, len(row.prompt_token_ids)) for row in rows)
+    unsent = unsent_fields((row.request for row in rows), SEVERAL)
+    for doubt in (*reader.check.doubts(), *filter(None, (counted, unsent))):
+        observer.warn(doubt)
+    each_run = request.requests + request.load.num_warmups
+    if each_run <= len(rows) < each_run * request.runs:
+        observer.warn(
+            f"{request.runs} runs need {each_run * request.runs} rows: later runs send rows again, "
+            "and a prefix cache answers these faster"
+        )
+    return tuple(rows)
+
+
+def _row(request: LoggedRequest, tokenizer: TextTokenizer, outputs: Lengths | None) -> Row | str:
+    """The measured row, or the reason why it is left out; ``outputs`` replaces its length."""
+    if request.prompt_token_ids is not None or media(request):
+        return "images, sound or token ids in place of text"
+    tokens = tokenizer.encoder.answer_tokens(request) if outputs is None else outputs.low
+    if not tokens:
+        return "no answer to take the length from"
+    ids = _ids(request, request.place, tokenizer)
+    if not ids or max(len(ids), tokens) > LONGEST:
+        return "no token in it, or too long"
+    return Row(request=request, prompt_token_ids=ids, output_tokens=tokens)
+
+
+def draw_rows(request: BenchRequest, path: Path, target: Target, number: int) -> PlannedLoad:
+    """Rows in random order that no earlier run has sent, while there are such.
+
+    Some are the warm-up. The hit rate to expect counts what they have in common, not what an
+    earlier run left.
+    """
+    rows, seed, draw = target.rows, request.load.seed, draw_of(request, target, number)
+    each = draw.requests + draw.warmup
+    if each > len(rows):
+        raise UsageError(
+            f"{path} has {len(rows)} rows that can be used",
+            fix=f"{draw.requests} requests and {draw.warmup} of warm-up need {each}: lower "
+            "--num-prompts or --num-warmups",
+        )
+    order = seeded(f"rows/{seed}").permutation(len(rows)).tolist()
+    taken = [rows[order[(number * each + i) % len(rows)]] for i in range(each)]
+    mixed = seeded(f"dataset/{seed}/{draw.load}/{draw.trial}").permutation(each)
+    taken = [taken[i] for i in mixed]
+    planned = plan_requests(
+        [row.prompt_token_ids for row in taken],
+        [row.output_tokens for row in taken],
+        block_size=draw.block_size,
+    )
+    calls = tuple(logged_call(row.request, row.output_tokens) for row in taken)
+    timed = planned[: draw.requests]
+    facts = describe_requests(timed, block_size=draw.block_size, seed=seed)
+    return PlannedLoad(
+        workload=Workload(requests=timed, facts=facts),
+        calls=calls[: draw.requests],
+        warmup=planned[draw.requests :],
+        warmup_calls=calls[draw.requests :],
+    )
 
 
 def _answer_lengths(

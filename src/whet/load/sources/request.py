@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from whet.core.bench_options import Form, LoadOptions, SamplingOptions, ServerOptions
+from whet.core.bench_options import Form, LoadOptions, ServerOptions
 from whet.core.records.load import Loop
 from whet.load.arrivals import Arrivals
-from whet.load.dataset import Dataset
-from whet.load.lengths import Lengths, fixed
-from whet.load.synthetic import SharedPrefixes
+from whet.load.lengths import NO_PREFIXES, Lengths, SharedPrefixes, fixed
+from whet.load.sharing import TokenIds
+from whet.requests import LoggedRequest
 from whet.requests.trace import Trace
 
 ASSUMED_BLOCK_SIZE: Final = 16
@@ -23,14 +23,17 @@ INPUT_LENGTHS: Final = fixed(512)
 OUTPUT_LENGTHS: Final = fixed(128)
 
 
+Source = Path | Trace
+"""A log whose rows are drawn at random, or one that is played at its own times."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DatasetFile:
-    """A file of prompts or chats."""
+class Row:
+    """A request of a log as it is sent: the ids that a server reads, and the answer's length."""
 
-    path: Path
-
-
-Source = DatasetFile | Trace
+    request: LoggedRequest
+    prompt_token_ids: TokenIds
+    output_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,11 +53,10 @@ class BenchRequest:
     form: Form = "ids"
     server: ServerOptions = field(default_factory=ServerOptions)
     load: LoadOptions = field(default_factory=LoadOptions)
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
     body: Mapping[str, Any] = field(default_factory=dict)
     inputs: Lengths | None = None
     outputs: Lengths | None = None
-    prefixes: SharedPrefixes | None = None
+    prefixes: SharedPrefixes = NO_PREFIXES
     source: Source | None = None
     arrivals: Arrivals | None = None
 
@@ -94,11 +96,11 @@ class BenchRequest:
 class Target:
     """A server that answered, and the tokenizer that lengths are counted with.
 
-    ``dataset`` holds the rows of the request's ``DatasetFile``, as that tokenizer reads them.
+    ``rows`` are those to draw from, as that tokenizer reads them, where the source is a path.
     ``block_size`` is the server's tokens a KV block, for the expected hit rate.
     """
 
     model: str
     tokenizer: Path
-    dataset: Dataset | None = None
+    rows: tuple[Row, ...] = ()
     block_size: int = ASSUMED_BLOCK_SIZE

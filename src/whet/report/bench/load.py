@@ -139,9 +139,7 @@ def load_section(
 
 
 def _objectives(
-    groups: RequestGroups,
-    bounds: Sequence[Bound] | None,
-    constraints: Sequence[Constraint] | None,
+    groups: RequestGroups, bounds: Sequence[Bound] | None, constraints: Sequence[Constraint] | None
 ) -> Iterator[Node]:
     """The share within the bounds; each constraint, and why it is not decided where it is not."""
     if bounds is not None and (share := attainment(groups, bounds)) is not None:

@@ -46,8 +46,6 @@ def measure_lengths(
             index=index,
             prompt_token_ids=prompt,
             max_tokens=tokens,
-            prefix_id=None,
-            shared_tokens=0,
             temperature=spec.workload.temperature,
         )
         for index, (prompt, tokens) in enumerate(_prompts(plan))

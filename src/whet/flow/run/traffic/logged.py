@@ -27,8 +27,7 @@ from whet.core.spec import LoadSpec, QualitySpec, TrafficSpec, WorkloadSpec
 from whet.core.store import read_record, write_atomic
 from whet.core.units import ns_to_s
 from whet.data import write_inputs
-from whet.load.logged import MARK_TOKENS
-from whet.load.logged_call import unsent_fields
+from whet.load.logged import MARK_TOKENS, unsent_fields
 from whet.load.sharing import ideal_hit_rate
 from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS

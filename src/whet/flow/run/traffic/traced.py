@@ -18,7 +18,7 @@ from whet.core.store import RunStore
 from whet.core.units import ns_to_s
 from whet.flow.run.plan import Plan, Recorder
 from whet.load.arrivals import Arrivals
-from whet.load.logged_call import marked, unsent_fields
+from whet.load.logged import marked, unsent_fields
 from whet.load.plan import PlannedLoad
 from whet.load.sources.request import BenchRequest, Target
 from whet.load.sources.source import build_load

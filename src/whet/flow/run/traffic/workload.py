@@ -125,22 +125,14 @@ def _requests(plan: Plan, draw: Draw, lengths: Sequence[int]) -> PlannedLoad:
         encoder = _encoder(plan.tokenizer, plan.spec.model.variables)
         sent = build_logged(rows, encoder, draw=draw, lengths=lengths)
     else:
-        sent = _generated(plan, draw, lengths)
+        spec, pool, variables = plan.spec.workload, plan.inputs.pool, plan.spec.model.variables
+        sent = build_workload(
+            pool, plan.tokenizer, spec, draw=draw, lengths=lengths, variables=variables
+        )
     if not point.is_open:
         return sent
     offsets_ns = _offsets(plan, point, draw.trial, len(sent.workload.requests))
     return replace(sent, offsets_ns=offsets_ns)
-
-
-def _generated(plan: Plan, draw: Draw, lengths: Sequence[int]) -> PlannedLoad:
-    return build_workload(
-        plan.inputs.pool,
-        plan.tokenizer,
-        plan.spec.workload,
-        draw=draw,
-        lengths=lengths,
-        variables=plan.spec.model.variables,
-    )
 
 
 @lru_cache(maxsize=1)

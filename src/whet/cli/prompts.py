@@ -1,4 +1,4 @@
-"""``whet prompts lint``: what keeps a prefix cache from hitting, before it ships."""
+"""``whet prompts``: why a log's prompts miss a prefix cache, and ``lint`` before they ship."""
 
 from __future__ import annotations
 
@@ -13,15 +13,59 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 from cyclopts import Parameter
 
+from whet.cli.options import OutputOptions, command_group, print_json
 from whet.core.errors import UsageError, WhetError
 from whet.core.format import plural
 from whet.core.names import did_you_mean
+from whet.core.records.codec import encode
 from whet.core.redact import message_line, printable_json
 from whet.core.redact import redact as without_secrets
-from whet.prompts.options import Level, LintOptions
+from whet.prompts.options import Level, LintOptions, PromptsOptions
 
 if TYPE_CHECKING:
     from whet.prompts.lint import Finding
+
+
+def analyse(
+    log: Annotated[
+        Path,
+        Parameter(
+            help="Request log: JSON lines or a JSON array, plain, gzip or zstd, or a folder."
+        ),
+    ],
+    /,
+    *,
+    model: Annotated[
+        str, Parameter(help="Model folder or hub id, for its tokenizer and chat template.")
+    ],
+    options: PromptsOptions = PromptsOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> object:
+    """Find why prompts miss the prefix cache, and what a fix would save."""
+    from whet.prompts.analyse import PromptLog
+    from whet.prompts.analyse import analyse as analyse_log
+    from whet.prompts.report import print_report, write_fixed_log, write_report, write_workload
+
+    with output.observer() as observer:
+        observer.stage("read", log.name)
+        prompts = PromptLog(log, model, options)
+        analysis, variables = analyse_log(
+            prompts, progress=lambda count: observer.progress("requests", count, 0)
+        )
+        document = write_report(analysis, options.output_dir)
+        if output.json:
+            print_json(encode(analysis))
+        print_report(document, output.console)
+        if options.fixed_log is not None:
+            write_fixed_log(prompts, variables, analysis.fix_kinds, options.fixed_log)
+            observer.note(f"written: {options.fixed_log}")
+        if options.workload is not None:
+            left_out = write_workload(prompts.prompts(), options.workload)
+            observer.note(f"written: {options.workload}; requests left out: {left_out}")
+        path = options.output_dir / "prompts.html"
+        output.console.print(f"\nReport: {path}", soft_wrap=True)
+        output.result(path)
+    return analysis
 
 
 def lint(
@@ -89,3 +133,7 @@ def _line(finding: Finding) -> str:
     place = f"{message_line(finding.path)}:{finding.line}:{finding.column}"
     shown = "" if finding.excerpt is None else f"    {finding.excerpt}\n"
     return f"{place}: {finding.level} {finding.rule} {finding.message}\n{shown}"
+
+
+commands = command_group("prompts", analyse)
+commands.command(lint)

@@ -1,4 +1,7 @@
-"""The result of a measured load: printed for a person, saved under vLLM's names."""
+"""``whet bench``: a load against any OpenAI-compatible server, in vLLM's words.
+
+The result is printed for a person and saved under vLLM's names.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from whet.cli.options import OutputOptions, print_json
-from whet.core.errors import Interrupted, UsageError
+from whet.core.bench_options import BenchOptions, ResultOptions
+from whet.core.errors import Interrupted, UsageError, WhetError
 from whet.core.redact import REDACTED, is_secret_name, redact
+from whet.core.server_url import split_server_url
 from whet.core.store import is_special, write_atomic
-from whet.flow.bench.options import ResultOptions
 
 if TYPE_CHECKING:
     from whet.core.records.load import TrialRecord
@@ -114,23 +120,20 @@ def compare_report(result: AgainstResult, view: ResultView) -> Report:
         for letter, name, runs in (("A", compared.a, a), ("B", compared.b, b))
         if runs.trials and (section := _section(runs, view))
     ]
-    servers = (_server_json(*each, view) for each in zip(result.urls, result.runs, strict=True))
+    servers = (
+        {
+            "url": url,
+            "model_id": runs.model,
+            "tokenizer_id": runs.tokenizer,
+            "runs": [run_json(trial, runs, view) for trial in runs.trials],
+        }
+        for url, runs in zip(result.urls, result.runs, strict=True)
+    )
     stopped = isinstance(result.error, Interrupted)
     document = against_json(compared, *servers, interrupted=stopped)
     return Report(
-        sections=[*sections, compare_section(compared)],
-        document=document,
-        files={"": document},
+        sections=[*sections, compare_section(compared)], document=document, files={"": document}
     )
-
-
-def _server_json(url: str, runs: BenchResult, view: ResultView) -> dict[str, Any]:
-    return {
-        "url": url,
-        "model_id": runs.model,
-        "tokenizer_id": runs.tokenizer,
-        "runs": [run_json(trial, runs, view) for trial in runs.trials],
-    }
 
 
 def search_report(result: SearchResult, view: ResultView) -> Report:
@@ -138,11 +141,7 @@ def search_report(result: SearchResult, view: ResultView) -> Report:
     from whet.report.bench.saturation import saturation_json, search_section
 
     document = saturation_json(result, view.percentiles, detailed=view.detailed) | view.notes
-    return Report(
-        sections=[search_section(result)],
-        document=document,
-        files={"": document},
-    )
+    return Report(sections=[search_section(result)], document=document, files={"": document})
 
 
 def _section(result: BenchResult, view: ResultView) -> Section:
@@ -151,7 +150,7 @@ def _section(result: BenchResult, view: ResultView) -> Section:
 
     facts = result.facts
     shares = facts is not None and (
-        result.request.prefixes is not None or facts.expected_hit_rate > 0
+        result.request.prefixes.count > 0 or facts.expected_hit_rate > 0
     )
     return load_section(
         result.trials,
@@ -172,3 +171,48 @@ def run_json(trial: TrialRecord, result: BenchResult, view: ResultView) -> dict[
     run["request_rate"] = "inf" if request.rate_rps is None else request.rate_rps
     run["burstiness"] = shape if math.isfinite(shape := request.load.burstiness) else "inf"
     return run | view.notes
+
+
+def bench(
+    url: Annotated[
+        str | None, Parameter(name="--url", help="Server address, such as http://host:port.")
+    ] = None,
+    *,
+    options: BenchOptions = BenchOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> object:
+    """Load-test a running server.
+
+    Exit code 6 if no figure can be trusted: the client did not keep up, or no request was answered.
+    """
+    from whet.flow.bench.build import build_request
+    from whet.flow.bench.compare import bench_against, require_comparison
+    from whet.flow.bench.run import bench as send
+    from whet.flow.bench.run import require_figures
+    from whet.flow.bench.saturation import find_max
+
+    view, search = read_view(options.result), options.search
+    if options.compare.against is not None:
+        split_server_url(options.compare.against, "--against")
+    request = build_request(url, options)
+    with output.observer() as observer:
+        if search.find_max is not None:
+            saturation = find_max(request, search, view.constraints, view.bounds, observer)
+            search_report(saturation, view).show(view, output)
+            _raise(saturation.error)
+            return saturation
+        if options.compare.against is not None:
+            compared = bench_against(request, options.compare, observer)
+            compare_report(compared, view).show(view, output)
+            _raise(compared.error)
+            require_comparison(compared)
+            return compared
+        result = send(request, observer)
+        bench_report(result, view).show(view, output)
+        _raise(Interrupted("stopped on request") if result.interrupted else None)
+        return require_figures(result)
+
+
+def _raise(error: WhetError | None) -> None:
+    if error is not None:
+        raise error

@@ -1,1 +1,0 @@
-"""``whet prompts``: analyse a request log, and lint prompts before they ship."""
