@@ -102,8 +102,8 @@ def test_an_answer_carries_its_grade() -> None:
 
     with model_server(answer) as (url, _):
         endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
-        found = answer_tasks(endpoint, tasks, [(0,), (1,)])
-    assert [(a.grade, a.right) for a in found.answers] == [
+        found, _ = answer_tasks(endpoint, tasks, [(0,), (1,)])
+    assert [(a.grade, a.right) for a in found] == [
         (pytest.approx(2 / 3), True),
         (None, True),
     ]
@@ -118,8 +118,8 @@ def test_an_answer_keeps_the_servers_words_about_its_end() -> None:
 
     with model_server(answer) as (url, _):
         endpoint = ModelEndpoint(url=url, model="m", concurrency=1)
-        found = answer_tasks(endpoint, [made(0), made(1)], [(0,), (1,)])
-    assert [(a.finish_reason, a.tokens) for a in found.answers] == [("stop", 2), ("stop", None)]
+        found, _ = answer_tasks(endpoint, [made(0), made(1)], [(0,), (1,)])
+    assert [(a.finish_reason, a.tokens) for a in found] == [("stop", 2), ("stop", None)]
 
 
 def questions(count: int, *expected: str, scorer: str = "exact") -> list[Task]:

@@ -342,7 +342,6 @@ def test_the_budget_goes_to_the_unit_that_changes_its_layers_output_most() -> No
                 layer_error=layer_error,
             ),
             bits=400,
-            wide_bits=1600,
         )
         for name, error, layer_error in (("quiet", 0.02, 1e-5), ("loud", 0.001, 1e-3))
     ]

@@ -177,6 +177,17 @@ def written(folder: Path, out: Path, recipe: RecipeSpec, calibration: Path) -> b
     return True
 
 
+def test_only_layers_with_a_cache_get_its_scales(calibration: Path, tmp_path: Path) -> None:
+    """The convolutions of LFM2 keep a state and no keys."""
+    folder = write_kind("lfm2", tmp_path / "model")
+    words = {"scheme": "FP8_DYNAMIC", "kv_cache": "fp8", "calibration": LITTLE}
+    recipe = RecipeSpec.model_validate(words)
+    made = quantize(folder, tmp_path / "out", recipe, calibration=calibration)
+    names = load_file(Path(made.path) / "model.safetensors")
+    stored = {name.split(".")[2] for name in names if name.endswith((".k_scale", ".v_scale"))}
+    assert stored == {"1", "3"}
+
+
 def test_a_tied_head_that_is_stored_too_is_not_written(calibration: Path, tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path / "model", tie_word_embeddings=True)
     file = folder / "model.safetensors"

@@ -136,8 +136,10 @@ class ChatTemplate:
         try:
             return apply(self._parts(messages)), messages
         except _FAULTS as error:
-            if len(messages) > 1 and _is_system(messages[0]):
-                row = _without_system(messages)
+            if len(messages) > 1 and messages[0].get("role") in ("system", "developer"):
+                system, first, *rest = messages
+                merged = {**first, "content": f"{system['content']}\n\n{first['content']}"}
+                row = [merged, *rest]
                 with suppress(*_FAULTS):
                     return apply(self._parts(row)), row
             kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
@@ -219,16 +221,9 @@ class ChatTemplate:
 
     def _content(self, content: object) -> str | list[dict[str, Any]]:
         """Text, or parts for a template that walks over them."""
-        if isinstance(content, str) and not self._walks:
-            return content
-        parts: Sequence[object]
-        if isinstance(content, str):
-            parts = [content]
-        else:
-            parts = content if isinstance(content, list | tuple) else ()
-        if not self._walks:
-            return "\n".join(_texts(parts))
-        return [_part(part) for part in parts]
+        parts: Sequence[object] = [content] if isinstance(content, str) else ()
+        parts = content if isinstance(content, list | tuple) else parts
+        return [_part(part) for part in parts] if self._walks else "\n".join(_texts(parts))
 
 
 def _part(part: object) -> dict[str, Any]:
@@ -248,13 +243,9 @@ def _call(call: Message) -> dict[str, Any]:
     if not isinstance(function, dict):
         return dict(call)
     arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            arguments = None
-    if not isinstance(arguments, dict):
-        arguments = {}
+    with suppress(ValueError, RecursionError):
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    arguments = arguments if isinstance(arguments, dict) else {}
     return {**call, "function": {**function, "arguments": arguments}}
 
 
@@ -286,15 +277,6 @@ def _as_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
     merged = {"role": "system", "content": "\n\n".join(text for text in system if text)}
     return [merged, *(each for each in row if each["role"] != "system")]
-
-
-def _is_system(message: Message) -> bool:
-    return message.get("role") in ("system", "developer")
-
-
-def _without_system(messages: Sequence[Message]) -> list[Message]:
-    system, first, *rest = messages
-    return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
 
 def _ends(render: Callable[[], str]) -> bool:

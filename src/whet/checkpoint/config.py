@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,12 +36,8 @@ _ACTIVE: Final = (
 _BLOCK: Final = 256
 _TOO_LARGE: Final = 2**31
 _MOST: Final = {
-    "vocab": _TOO_LARGE,
-    "layer": 10_000,
-    "heads": 65_536,
-    "expert": 65_536,
-    "hidden_size": 2**22,
-}
+    "vocab": _TOO_LARGE, "layer": 10_000, "heads": 65_536, "expert": 65_536, "hidden_size": 2**22,
+}  # fmt: skip
 """By words of a key; other whole numbers are below 2**31, but for the base of rotary embeddings."""
 _SHOWN: Final = 40
 _FAULTS: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
@@ -74,23 +70,13 @@ class ModelShape:
 
     def facts(self, path: Path, **more: Any) -> ModelFacts:
         """Return the facts of the checkpoint at ``path``; ``more`` are those of its tensors."""
+        named = {each.name for each in fields(ModelFacts)} & {each.name for each in fields(self)}
         return ModelFacts(
             path=str(path.resolve()),
-            architecture=self.architecture,
-            hidden_size=self.hidden_size,
-            layers=self.layers,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            intermediate_size=self.intermediate_size,
-            vocab_size=self.vocab_size,
-            max_position=self.max_position,
             kv_bytes_per_token=self.kv.growing,
-            mla=self.mla,
-            experts=self.experts,
             kv_layers=self.kv.layers,
             states=self.kv.states,
-            **more,
+            **{name: getattr(self, name) for name in named} | more,
         )
 
 
@@ -118,8 +104,10 @@ def read_shape(path: Path) -> ModelShape:
     longest = _max_position(path, config)
     layers = int(config["num_hidden_layers"])
     blocks = _above(config, ("num_layers",), 0) or layers
+    names = outer.get("architectures")
+    names = names if isinstance(names, list) else []
     return ModelShape(
-        architecture=_architecture(outer, config),
+        architecture=str(names[0] if names else config.get("model_type", "?")),
         hidden_size=hidden,
         layers=layers,
         blocks=blocks if layers % blocks == 0 else layers,
@@ -179,9 +167,8 @@ def _completed(path: Path, file: dict[str, Any]) -> dict[str, Any]:
             )
         text = config.get_text_config()
         if text is not config and not any(key in file for key in _TEXT_PARTS):
-            text = type(text)(
-                **file
-            )  # a decoder alone, where the class has it as a part (Step-3.7)
+            # A decoder alone, where the class has it as a part (Step-3.7).
+            text = type(text)(**file)
         return {**text.to_dict(), **_properties(text)}
     except (*_FAULTS, StrictDataclassError):
         return {}
@@ -212,11 +199,6 @@ def _whole(path: Path, config: dict[str, Any], key: str, default: int | None) ->
     return value
 
 
-def _architecture(outer: dict[str, Any], config: dict[str, Any]) -> str:
-    names = outer.get("architectures")
-    return str(names[0] if isinstance(names, list) and names else config.get("model_type", "?"))
-
-
 def _intermediate(path: Path, config: dict[str, Any]) -> int:
     """The width of the MLP, or of one expert in mixture-of-experts layers."""
     expert = ("moe_intermediate_size",) if _above(config, _EXPERTS, 1) else ()
@@ -242,11 +224,9 @@ def _widest_block(config: dict[str, Any]) -> int | None:
 
 def _above(config: dict[str, Any], keys: tuple[str, ...], least: int) -> int | None:
     """The first whole number above ``least`` under one of ``keys``; the largest of a list."""
-    for key in keys:
-        value = config.get(key)
+    for value in map(config.get, keys):
         values = value if isinstance(value, list) else [value]
-        whole = [each for each in values if type(each) is int and each > least]
-        if whole:
+        if whole := [each for each in values if type(each) is int and each > least]:
             return max(whole)
     return None
 

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from whet.checkpoint.files import read_chat_template
-from whet.checkpoint.headers import TensorHeader, read_headers
+from whet.checkpoint.headers import read_headers
 from whet.checkpoint.hub import is_hollow
 from whet.checkpoint.tokenizer import read_vocabulary
 from whet.core.records.model import ModelFacts
-from whet.core.units import MIB
 
-_COMPARED: Final = MIB
-"""Bytes at the start of a head and an embedding that show whether they are one matrix."""
 _PARTS: Final = (".k_scale", ".v_scale")
 _ONE: Final = {"F32": b"\x00\x00\x80\x3f", "BF16": b"\x80\x3f", "F16": b"\x00\x3c"}
 """The number 1 as stored, by dtype."""
@@ -34,7 +31,7 @@ def checkpoint_doubts(facts: ModelFacts) -> Iterator[str]:
         return
     stored = {each.name.rpartition("model.")[2]: each for each in read_headers(path).values()}
     head, embedding = stored.get("lm_head.weight"), stored.get("embed_tokens.weight")
-    if head is not None and embedding is not None and _start(head) != _start(embedding):
+    if head is not None and embedding is not None and head.read() != embedding.read():
         yield (
             f"config.json of {path.name} ties the output head to the embedding, and the stored "
             "lm_head differs: engines leave it out; correct tie_word_embeddings"
@@ -50,12 +47,6 @@ def no_template(folder: Path) -> Iterator[str]:
         )
 
 
-def _start(tensor: TensorHeader) -> bytes:
-    with tensor.file.open("rb") as file:
-        file.seek(tensor.start)
-        return file.read(min(_COMPARED, tensor.size_bytes))
-
-
 def kv_scales_problem(folder: Path) -> str | None:
     """Return why the KV scales of a checkpoint folder are not calibrated, or None.
 
@@ -64,7 +55,7 @@ def kv_scales_problem(folder: Path) -> str | None:
     ``CheckpointError`` for a folder that cannot be read.
     """
     headers = [h for name, h in read_headers(folder).items() if name.endswith(_PARTS)]
-    ones = (_start(each) == _ONE.get(each.dtype, b"") * each.elements for each in headers)
+    ones = (each.read() == _ONE.get(each.dtype, b"") * each.elements for each in headers)
     if not headers or not all(ones):
         return None
     return (

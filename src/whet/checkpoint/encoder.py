@@ -45,9 +45,8 @@ class PromptEncoder:
     def ids_many(self, requests: Sequence[LoggedRequest]) -> list[Ids | TemplateProblem]:
         """Token ids of each prompt; the problem of one that the chat template refuses."""
         texts: dict[int, str] = {}
-        row: list[Ids | TemplateProblem] = []
+        row: dict[int, Ids | TemplateProblem] = {}
         for at, request in enumerate(requests):
-            row.append(np.empty(0, dtype=np.int32))
             try:
                 if request.prompt_token_ids is not None:
                     row[at] = _given(request.prompt_token_ids)
@@ -57,9 +56,8 @@ class PromptEncoder:
                     texts[at] = self.text(request)
             except TemplateProblem as problem:
                 row[at] = problem
-        for at, ids in zip(texts, self.encode_many(list(texts.values())), strict=True):
-            row[at] = ids
-        return row
+        row |= zip(texts, self.encode_many(list(texts.values())), strict=True)
+        return [row[at] for at in range(len(requests))]
 
     def text(self, request: LoggedRequest) -> str:
         """The prompt as text, up to the begin of the answer."""
@@ -98,10 +96,7 @@ def _given(ids: Sequence[int]) -> Ids:
 
 
 def load_encoder(
-    folder: Path,
-    *,
-    chat_template: Path | None = None,
-    variables: Mapping[str, Any] | None = None,
+    folder: Path, *, chat_template: Path | None = None, variables: Mapping[str, Any] | None = None
 ) -> PromptEncoder:
     """Read the tokenizer in ``folder``; the rest as ``PromptEncoder`` takes it.
 

@@ -31,16 +31,19 @@ def read_facts(path: Path, *, tokenizer: bool = True) -> ModelFacts:
     """The facts of the checkpoint in ``path``; no tensor is loaded.
 
     Without ``tokenizer`` only the size of the vocabulary is stated, which needs no tokenizer.json.
-    ``weights_sha256`` is empty for a folder that has headers without weights.
-    Raises ``CheckpointError`` where a file is missing, truncated or foreign, and where config.json
-    says one thing and the tensors another. Code that the checkpoint brings (``auto_map``) is never
-    run.
+    ``weights_sha256`` is empty for a folder that has headers without weights. Raises
+    ``CheckpointError`` where a file is missing, truncated or foreign, and where config.json says
+    one thing and the tensors another. Code that the checkpoint brings (``auto_map``) is never run.
     """
     require_regular(path)
     shape = read_shape(path)
     size = TokenizerIdentity(vocab_size=shape.vocab_size)
     headers = read_headers(path)
-    _require_tokenizer(path, headers)
+    if "fc.weight" in headers and not (path / "tokenizer.json").exists():
+        raise CheckpointError(
+            f"{path} is a speculation head without a tokenizer",
+            fix="copy its target's tokenizer.json and tokenizer_config.json into it",
+        )
     inventory = take_inventory(
         headers,
         tied=shape.tied_embeddings,
@@ -53,6 +56,9 @@ def read_facts(path: Path, *, tokenizer: bool = True) -> ModelFacts:
     tied = _tied(path, shape, inventory)
     stored = with_activations(shape.claim, summarize(inventory))
     require_true_claim(path, shape.claim, stored)
+    # One token is multiplied with ``n`` of the experts of a layer.
+    n, counts = shape.experts_per_token, inventory.experts.items()
+    idle = sum((1 - (n or 0) / count) * parameters for count, parameters in counts)
     snapshot, mark = snapshot_of(path), read_json(path / "config.json").get(TESTBED_KEY)
     return shape.facts(
         path,
@@ -64,7 +70,7 @@ def read_facts(path: Path, *, tokenizer: bool = True) -> ModelFacts:
         weights_sha256="" if is_hollow(path) else hash_weights(headers),
         linear_parameters=sum(linear.parameters for linear in inventory.linears),
         linear_inputs=tuple(sorted({linear.inputs for linear in inventory.linears} - {0})),
-        active_parameters=_active(shape, inventory),
+        active_parameters=round(inventory.parameters - idle) if inventory.experts and n else None,
         expert_parameters=sum(inventory.experts.values()) or None,
         mtp_parameters=inventory.mtp_parameters,
         mtp_bytes=inventory.mtp_bytes,
@@ -74,31 +80,12 @@ def read_facts(path: Path, *, tokenizer: bool = True) -> ModelFacts:
     )
 
 
-def _active(shape: ModelShape, inventory: Inventory) -> int | None:
-    """Parameters that one token is multiplied with; None without experts."""
-    if not inventory.experts or shape.experts_per_token is None:
-        return None
-    idle = sum(
-        (1 - shape.experts_per_token / count) * parameters
-        for count, parameters in inventory.experts.items()
-    )
-    return round(inventory.parameters - idle)
-
-
-def _require_tokenizer(path: Path, headers: Mapping[str, TensorHeader]) -> None:
-    if "fc.weight" in headers and not (path / "tokenizer.json").exists():
-        raise CheckpointError(
-            f"{path} is a speculation head without a tokenizer",
-            fix="copy its target's tokenizer.json and tokenizer_config.json into it",
-        )
-
-
 def _require_layers(path: Path, shape: ModelShape, inventory: Inventory) -> None:
     missing = next((layer for layer in range(shape.blocks) if layer not in inventory.layers), None)
     if missing is not None:
         raise CheckpointError(
             f"{path / 'config.json'} says {shape.blocks} layers, but layer {missing} has no "
-            f"tensors",
+            "tensors",
             fix=_AGAIN,
         )
     if not inventory.linears:
@@ -127,7 +114,7 @@ def _tied(path: Path, shape: ModelShape, inventory: Inventory) -> bool:
     if not shape.tied_embeddings and not inventory.has_head:
         raise CheckpointError(
             f"{path} has no lm_head, and its config.json says that the head is not tied to the "
-            f"embedding",
+            "embedding",
             fix=_AGAIN,
         )
     return shape.tied_embeddings

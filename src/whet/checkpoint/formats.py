@@ -223,9 +223,7 @@ def _read_shape(header: TensorHeader) -> tuple[int, int]:
     """Read the logical shape [O, K] from ``weight_shape``, which holds two integers."""
     if header.dtype not in ("I64", "I32") or header.shape != (_MATRIX,):
         raise unknown_form(header)
-    with header.file.open("rb") as file:
-        file.seek(header.start)
-        raw = file.read(header.size_bytes)
+    raw = header.read()
     half = len(raw) // 2
     outputs, inputs = (int.from_bytes(part, "little") for part in (raw[:half], raw[half:]))
     if outputs < 1 or inputs < 1:

@@ -64,6 +64,12 @@ class TensorHeader:
         """Bytes on disk."""
         return self.end - self.start
 
+    def read(self, most: int = MIB) -> bytes:
+        """The first bytes of its data, at most so many."""
+        with self.file.open("rb") as file:
+            file.seek(self.start)
+            return file.read(min(most, self.size_bytes))
+
 
 def read_headers(path: Path) -> Mapping[str, TensorHeader]:
     """Every tensor of the checkpoint folder ``path`` by name, every file checked to be whole.

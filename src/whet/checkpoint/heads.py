@@ -60,9 +60,8 @@ def read_head(folder: Path) -> HeadFacts:
     if method is None:  # a head of EAGLE's first version has its target's architecture
         method = "eagle" if "fc.weight" in headers else "draft_model"
     flash = config.get("dflash_config")
-    layers = next((config[key] for key in _LAYER_KEYS if isinstance(config.get(key), list)), None)
-    if layers is None and isinstance(flash, dict):
-        layers = flash.get("target_layer_ids")
+    keys = {**flash, **config} if isinstance(flash, dict) else config
+    layers = next((keys[key] for key in _LAYER_KEYS if isinstance(keys.get(key), list)), ())
     return HeadFacts(
         folder=folder,
         method=method,
@@ -71,7 +70,7 @@ def read_head(folder: Path) -> HeadFacts:
         hidden_size=_whole(config, "target_hidden_size", "hidden_size"),
         vocab_size=_whole(config, "vocab_size"),
         layers=_whole(config, "num_target_layers"),
-        inputs=tuple(x for x in layers or () if type(x) is int),
+        inputs=tuple(x for x in layers if type(x) is int),
     )
 
 

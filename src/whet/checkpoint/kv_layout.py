@@ -54,7 +54,7 @@ def read_layout(
             fix="measure a running server of it (whet bench, whet quality)",
         )
     own = kinds[: len(kinds) - _number(config, "num_kv_shared_layers")]
-    window = _first(config, "sliding_window", "sliding_window_size")
+    window = _number(config, "sliding_window", "sliding_window_size")
     layers: Counter[tuple[int, int, int | None, bool]] = Counter()
     for index, kind in enumerate(own):
         if kind in _WITHOUT_KV:
@@ -180,7 +180,9 @@ def _states(config: Mapping[str, Any], layers: int) -> StateLayers:
     """
     named = config.get("mamba_ssm_dtype") or config.get("mamba_ssm_cache_dtype")
     size, cached = 4 if named == "float32" else 2, 2
-    kernel = _first(config, "linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache")
+    kernel = _number(
+        config, "linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache"
+    )
     hidden = int(config["hidden_size"])
     if values := _number(config, "linear_num_value_heads"):  # gated delta net
         key = _number(config, "linear_key_head_dim")
@@ -189,10 +191,10 @@ def _states(config: Mapping[str, Any], layers: int) -> StateLayers:
     elif heads := _number(config, "linear_num_heads"):  # Kimi delta attention
         width = heads * _number(config, "linear_head_dim")
         inputs, state, size = 3 * width, width * _number(config, "linear_head_dim"), 4
-    elif heads := _first(config, "mamba_n_heads", "mamba_num_heads", "n_mamba_heads"):
-        width = heads * _first(config, "mamba_d_head", "mamba_head_dim", "mamba_headdim")
-        groups = _first(config, "mamba_n_groups", "n_groups", "mamba_ngroups")
-        state_size = _first(config, "mamba_d_state", "ssm_state_size")
+    elif heads := _number(config, "mamba_n_heads", "mamba_num_heads", "n_mamba_heads"):
+        width = heads * _number(config, "mamba_d_head", "mamba_head_dim", "mamba_headdim")
+        groups = _number(config, "mamba_n_groups", "n_groups", "mamba_ngroups")
+        state_size = _number(config, "mamba_d_state", "ssm_state_size")
         inputs, state = width + 2 * groups * state_size, width * state_size
         cached = 3  # Mamba-2 also has one at the end of the prompt
     elif state_size := _number(config, "mamba_d_state"):  # Mamba-1
@@ -201,7 +203,7 @@ def _states(config: Mapping[str, Any], layers: int) -> StateLayers:
     elif kernel:  # a short convolution alone
         inputs, state = hidden, 0
     else:  # lightning attention: a square matrix a head
-        inputs, state = 0, hidden * _first(config, "head_dim")
+        inputs, state = 0, hidden * _number(config, "head_dim")
     return StateLayers(
         layers=layers,
         bytes_per_request=inputs * max(kernel - 1, 0) * 2 + state * size,
@@ -210,11 +212,6 @@ def _states(config: Mapping[str, Any], layers: int) -> StateLayers:
     )
 
 
-def _first(config: Mapping[str, Any], *keys: str) -> int:
-    return next((value for key in keys if (value := _number(config, key))), 0)
-
-
-def _number(config: Mapping[str, Any], key: str) -> int:
-    """A positive whole number, or 0."""
-    value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+def _number(config: Mapping[str, Any], *keys: str) -> int:
+    """The first positive whole number under one of ``keys``, or 0."""
+    return next((each for each in map(config.get, keys) if type(each) is int and each > 0), 0)

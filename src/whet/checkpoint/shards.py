@@ -87,20 +87,17 @@ class TensorReader:
     def read(self, name: str, device: torch.device = _HOST) -> Tensor:
         """One tensor on ``device``."""
         file = self.headers[name].file
+        key = (file, str(device))
         try:
-            tensor: Tensor = self._opened(file, str(device)).get_tensor(name)
+            if key not in self._files:  # a shard's header names ten thousand tensors of experts
+                self._files[key] = safe_open(file, framework="pt", device=key[1])
+            tensor: Tensor = self._files[key].get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(
                 f"the tensor {name!r} of {file} cannot be read ({error})",
                 fix="download the checkpoint again",
             ) from error
         return tensor
-
-    def _opened(self, file: Path, device: str) -> Any:
-        """A file, opened once: a shard's header names ten thousand tensors of experts."""
-        if (file, device) not in self._files:
-            self._files[file, device] = safe_open(file, framework="pt", device=device)
-        return self._files[file, device]
 
     def read_below(self, prefix: str, device: torch.device = _HOST) -> dict[str, Tensor]:
         """Every tensor whose name starts with ``prefix``, by the rest of its name."""

@@ -180,14 +180,16 @@ def take_inventory(
     for module, parts in modules.items():
         linear, rest = _split(module, parts, hidden)
         number = sum(header.elements for header in rest) + (linear.parameters if linear else 0)
-        if _is_mtp(module, layers):
+        layer = _layer(module + ".")
+        beyond = layer is not None and layer[1] is not None and int(layer[1]) >= layers
+        if beyond or _PREDICTS_MORE.search(module + "."):
             counts["mtp"] += number
             counts["mtp_bytes"] += sum(header.size_bytes for header in parts.values())
             continue
         whole = [] if linear is None else [parts[key] for key in ("weight", "") if key in parts]
         for header in (*rest, *whole):
             floats[FLOATS.get(header.dtype, "")] += header.elements
-        if linear is not None and _layer(module + ".") is not None:
+        if linear is not None and layer is not None:
             linears.append(linear)
         if tied and module.endswith("lm_head"):
             continue  # a tied head that was saved twice is still one matrix
@@ -229,12 +231,6 @@ def _count_experts(
             siblings[parent[module]].add(number[1])
     counts |= {module: len(siblings[above]) for module, above in parent.items()}
     return {module: count for module, count in counts.items() if count > active > 0}
-
-
-def _is_mtp(module: str, layers: int) -> bool:
-    hit = _layer(module + ".")
-    beyond = hit is not None and hit[1] is not None and int(hit[1]) >= layers
-    return beyond or _PREDICTS_MORE.search(module + ".") is not None
 
 
 def summarize(inventory: Inventory) -> StoredWeights:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +47,17 @@ class _Case:
         """The settings that its flags result in."""
         return read_settings(self.variant, target=self.target, device=self.device)
 
+    def memory(self, demand: Demand) -> MemoryPlan:
+        """Its memory at a load."""
+        return plan_memory(
+            self.variant,
+            target=self.target,
+            stored=self.stored,
+            draft=self.draft,
+            device=self.device,
+            demand=demand,
+        )
+
     def problem(self, kind: ProblemKind, message: str) -> Problem:
         """A problem of this variant."""
         return Problem(variant=self.variant.name, kind=kind, message=message)
@@ -81,22 +92,14 @@ def assess_variants(
     """
     problems: list[Problem] = []
     memory: dict[str, MemoryPlan] = {}
-    models = _Models(target=target, draft=draft, spec=spec, known={})
+    models = _Models(target=target, draft=draft, spec=spec)
     for variant in variants:
         try:
-            stored, own_draft = models.weights(variant), models.draft_of(variant)
-            memory[variant.name] = models.plan(variant, device, _demand(spec, target))
+            case = models.case(variant, device)
+            memory[variant.name] = case.memory(_demand(spec, target))
         except CheckpointError as error:
             problems.append(Problem(variant=variant.name, kind="weights", message=str(error)))
             continue
-        case = _Case(
-            variant=variant,
-            target=_shape_of(target, stored),
-            stored=stored,
-            draft=own_draft,
-            device=device,
-            spec=spec,
-        )
         problems += _same_model(case, target)
         problems += _problems(case, memory[variant.name])
     disks = disk_uses(variants, target, spec, downloads or {})
@@ -113,8 +116,7 @@ def plan_variant(
     demand: Demand,
 ) -> MemoryPlan:
     """Plan the memory of one variant for a load. ``CheckpointError`` for unreadable weights."""
-    models = _Models(target=target, draft=draft, spec=spec, known={})
-    return models.plan(variant, device, demand)
+    return _Models(target=target, draft=draft, spec=spec).case(variant, device).memory(demand)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,37 +126,37 @@ class _Models:
     target: ModelFacts
     draft: ModelFacts | None
     spec: Spec
-    known: dict[str, ModelFacts]
+    known: dict[str, ModelFacts] = field(default_factory=dict)
 
-    def plan(self, variant: Variant, device: Device, demand: Demand) -> MemoryPlan:
-        """Plan the memory of one variant."""
-        stored = self.weights(variant)
-        return plan_memory(
-            variant,
-            target=_shape_of(self.target, stored),
+    def case(self, variant: Variant, device: Device) -> _Case:
+        """Return one variant with its models; ``CheckpointError`` for weights that are unreadable.
+
+        Those of another model in 16 bits give the shape, too.
+        """
+        stored = self._weights(variant)
+        same = all(getattr(self.target, size) == getattr(stored, size) for size in _SIZES)
+        return _Case(
+            variant=variant,
+            target=self.target if same or stored.stored.scheme not in UNQUANTIZED else stored,
             stored=stored,
-            draft=self.draft_of(variant),
+            draft=self._draft(variant),
             device=device,
-            demand=demand,
+            spec=self.spec,
         )
 
-    def weights(self, variant: Variant) -> ModelFacts:
-        """Return the target's facts, those on disk, or those that a recipe will make; each once.
-
-        Raises ``CheckpointError`` for weights that cannot be read.
-        """
-        path, target = Path(variant.model_path), self.target
+    def _weights(self, variant: Variant) -> ModelFacts:
+        """Return the target's facts, those on disk, or those that a recipe will make; each once."""
+        name, path = variant.model_path, Path(variant.model_path)
         if variant.weights == SIXTEEN_BIT:
-            return target
-        if variant.model_path not in self.known:
-            self.known[variant.model_path] = (
-                read_facts(path)
-                if path.exists()
-                else predict_checkpoint(target, self.spec.recipes[variant.weights], path)
-            )
-        return self.known[variant.model_path]
+            return self.target
+        if name not in self.known and path.exists():
+            self.known[name] = read_facts(path)
+        elif name not in self.known:
+            recipe = self.spec.recipes[variant.weights]
+            self.known[name] = predict_checkpoint(self.target, recipe, path)
+        return self.known[name]
 
-    def draft_of(self, variant: Variant) -> ModelFacts | None:
+    def _draft(self, variant: Variant) -> ModelFacts | None:
         """The draft model that a variant names, else the spec's.
 
         A recipe's checkpoint that is not made yet drafts with the target's own tokenizer.
@@ -190,8 +192,7 @@ def _demand(spec: Spec, target: ModelFacts) -> Demand:
     answer = (workload.min_output_tokens + workload.max_output_tokens) / 2
     tokens = longest_request(workload) or round(answer * (1 + workload.input_output_ratio))
     return Demand(
-        max_batch=max(spec.load.concurrency),
-        tokens_per_request=min(tokens, target.max_position),
+        max_batch=max(spec.load.concurrency), tokens_per_request=min(tokens, target.max_position)
     )
 
 
@@ -264,12 +265,6 @@ def _adapters(case: _Case) -> Iterator[Problem]:
                 f"the adapter {name} was made for another model: {odd[0]} reads {odd[1]} values, "
                 f"and the target's layers read {known}; give one that was trained on this target",
             )
-
-
-def _shape_of(target: ModelFacts, stored: ModelFacts) -> ModelFacts:
-    """Return what gives a variant its shape: 16-bit weights may be of another model."""
-    same = all(getattr(target, size) == getattr(stored, size) for size in _SIZES)
-    return target if same or stored.stored.scheme not in UNQUANTIZED else stored
 
 
 def _same_model(case: _Case, target: ModelFacts) -> Iterator[Problem]:

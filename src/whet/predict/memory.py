@@ -142,12 +142,8 @@ def loaded_bytes(facts: ModelFacts, settings: Settings) -> int:
 
     Layers for multi-token prediction are not loaded. Data parallel engines share routed experts.
     """
-    stored = facts.stored.scheme
-    factor = 1.0
-    if stored == "32bit" and not settings.float32:
-        factor = 0.5
-    elif stored == "16bit" and settings.float32:
-        factor = 2.0
+    factors = {("32bit", False): 0.5, ("16bit", True): 2.0}
+    factor = factors.get((facts.stored.scheme, settings.float32), 1.0)
     split = settings.tensor_parallel * settings.pipeline_parallel
     experts = (facts.expert_parameters or 0) * facts.stored.bits_per_weight / 8
     elsewhere = experts * (1 - 1 / settings.data_parallel)
@@ -222,14 +218,10 @@ def _sizes(
     kinds = kinds_of(target, settings) + ([] if draft is None else kinds_of(draft, whole_draft))
     states = target.states.cached if target.states and variant.prefix_cache else 1
     states += variant.speculation.num_tokens if variant.speculation else 0
-    helper = (
-        _helper_bytes(variant, stored, settings)
-        if draft is None
-        else loaded_bytes(draft, whole_draft)
-    )
+    helper = _helper_bytes(variant, stored, settings)
     return _Sizes(
         weights=loaded_bytes(stored, settings),
-        draft=helper,
+        draft=helper if draft is None else loaded_bytes(draft, whole_draft),
         activation=activation_bytes(target, settings) + graphs + runtime,
         per_token=growing_bytes(kinds),
         kv=share_pool(kinds, block=settings.block_tokens, states=states),

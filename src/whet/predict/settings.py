@@ -22,6 +22,7 @@ _ALIASES: Final = {
     "dp": "data_parallel_size",
     "ep": "enable_expert_parallel",
 }
+_BACKENDS: Final = ("distributed_executor_backend", "data_parallel_backend")
 _BLOCK_TOKENS: Final = {"cuda": 16, "cpu": 128}
 
 
@@ -29,11 +30,12 @@ _BLOCK_TOKENS: Final = {"cuda": 16, "cpu": 128}
 class Settings:
     """The flags that decide memory and what is scheduled together.
 
-    ``kv_pool_bytes`` is None where the engine sizes the pool. ``data_parallel`` counts the replicas
-    of this host; ``elsewhere`` is True where other hosts' devices may serve too. ``max_seqs`` is
-    never more than ``batched_tokens`` unless ``seqs_set``: a default gives way, a flag does not.
-    ``graph_tokens`` is the longest step that has a CUDA graph. ``in_flight`` tokens may be computed
-    before blocks that have left a window are freed; without ``free_windows`` none are.
+    ``kv_factor`` is KV bytes relative to 16 bits; ``kv_pool_bytes`` is None where the engine sizes
+    the pool. ``data_parallel`` counts the replicas of this host; ``elsewhere`` is True where other
+    hosts' devices may serve too. ``max_seqs`` is never more than ``batched_tokens`` unless
+    ``seqs_set``: a default gives way, a flag does not. ``graph_tokens`` is the longest step that
+    has a CUDA graph. ``in_flight`` tokens may be computed before blocks that have left a window are
+    freed; without ``free_windows`` none are.
     """
 
     max_model_len: int
@@ -66,6 +68,8 @@ def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Se
     replicas = _number(args, "data_parallel_size", 1)
     batched, seqs = _scheduled(args, device, length=length, workers=tensor * pipeline)
     float32 = str(args.get("dtype", "auto")) in ("float32", "float")
+    kv_type = str(args.get("kv_cache_dtype", "auto"))
+    wide = kv_type in ("float32", "float") or (kv_type == "auto" and float32)
     # A GPU's scheduler runs a step ahead (``max_concurrent_batches`` of vLLM 0.32).
     ahead = device.kind != "cpu" and args.get("async_scheduling") is not False
     return Settings(
@@ -76,12 +80,12 @@ def read_settings(variant: Variant, *, target: ModelFacts, device: Device) -> Se
         max_seqs=seqs,
         block_tokens=int(_number(args, "block_size", _BLOCK_TOKENS.get(device.kind, 16))),
         float32=float32,
-        kv_factor=_kv_factor(str(args.get("kv_cache_dtype", "auto")), float32=float32),
+        kv_factor=0.5 if kv_type.startswith("fp8") else 2.0 if wide else 1.0,
         kv_pool_bytes=_kv_pool(variant, args, device),
         pipeline_parallel=pipeline,
         data_parallel=int(_number(args, "data_parallel_size_local", replicas)),
         expert_parallel=args.get("enable_expert_parallel") is True,
-        elsewhere=_elsewhere(args),
+        elsewhere="ray" in map(args.get, _BACKENDS) or _number(args, "nnodes", 1) > 1,
         seqs_set="max_num_seqs" in args,
         graph_tokens=_graph_tokens(args),
         in_flight=batched * (2 if ahead else 1),
@@ -110,41 +114,20 @@ def _scheduled(
 ) -> tuple[int, int]:
     """``max_num_batched_tokens`` and ``max_num_seqs`` as vLLM settles them where not set.
 
+    By device memory; on a CPU they grow with the ``workers`` among which one replica is split.
     Without chunked prefill a step has room for the longest prompt (``EngineArgs`` of vLLM 0.32).
     """
-    tokens, most = _scheduler_defaults(device, workers)
+    tokens, most = 2048, 256
+    if device.kind == "cpu":
+        tokens, most = 2048 * workers, 128 * workers
+    elif device.kind == "cuda" and device.memory_bytes >= 160 * GIB:
+        tokens, most = 16384, 1024
+    elif device.kind == "cuda" and device.memory_bytes >= 70 * GIB and "A100" not in device.name:
+        tokens, most = 8192, 1024
     if args.get("enable_chunked_prefill") is False:
         tokens = max(tokens, length)
     batched = int(_number(args, "max_num_batched_tokens", tokens))
     return batched, int(_number(args, "max_num_seqs", min(most, batched)))
-
-
-def _elsewhere(args: dict[str, Scalar]) -> bool:
-    """Whether devices of other hosts may be used."""
-    backends = ("distributed_executor_backend", "data_parallel_backend")
-    ray = any(str(args.get(name, "")) == "ray" for name in backends)
-    return ray or _number(args, "nnodes", 1) > 1
-
-
-def _scheduler_defaults(device: Device, workers: int) -> tuple[int, int]:
-    """``max_num_batched_tokens`` and ``max_num_seqs`` of vLLM's server, by device memory.
-
-    On a CPU they grow with the ``workers`` among which one replica is split.
-    """
-    if device.kind == "cpu":
-        return 2048 * workers, 128 * workers
-    if device.kind == "cuda" and device.memory_bytes >= 160 * GIB:
-        return 16384, 1024
-    if device.kind == "cuda" and device.memory_bytes >= 70 * GIB and "A100" not in device.name:
-        return 8192, 1024
-    return 2048, 256
-
-
-def _kv_factor(kv_dtype: str, *, float32: bool) -> float:
-    """KV bytes relative to 16 bits."""
-    if kv_dtype.startswith("fp8"):
-        return 0.5
-    return 2.0 if kv_dtype in ("float32", "float") or (kv_dtype == "auto" and float32) else 1.0
 
 
 def _kv_pool(variant: Variant, args: dict[str, Scalar], device: Device) -> int | None:
@@ -161,8 +144,7 @@ def _kv_pool(variant: Variant, args: dict[str, Scalar], device: Device) -> int |
                 f"variant {variant.name!r}: {CPU_KV_ENV} must be a whole number of GiB, not "
                 f"{space!r}"
             ) from error
-    size = _number(args, "kv_cache_memory_bytes", 0)
-    return int(size) or None
+    return int(_number(args, "kv_cache_memory_bytes", 0)) or None
 
 
 def _number(args: dict[str, Scalar], key: str, default: float) -> float:

@@ -6,13 +6,6 @@ from whet.quality.lossless import PlainReference
 from whet.quality.measure import Measured, measure_quality, rejudge, tokens_needed
 
 __all__ = [
-    "ChecksPlan",
-    "Measured",
-    "PlainReference",
-    "QualityPlan",
-    "TimedAnswer",
-    "examine_traffic",
-    "measure_quality",
-    "rejudge",
-    "tokens_needed",
-]
+    "ChecksPlan", "Measured", "PlainReference", "QualityPlan", "TimedAnswer", "examine_traffic",
+    "measure_quality", "rejudge", "tokens_needed",
+]  # fmt: skip

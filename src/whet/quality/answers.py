@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from whet.checkpoint.thinking import Thinking
@@ -16,25 +15,12 @@ from whet.core.records.summary import Estimate
 from whet.quality.asking import ModelEndpoint, ask, describe, describe_missing, first_choice
 from whet.quality.data import Ids, Task
 from whet.quality.scoring import GRADE_IS_RIGHT, as_text, grade, right
-from whet.quality.statistics import (
-    compare_pairs,
-    document_mean,
-    share_difference,
-    wilson,
-)
+from whet.quality.statistics import compare_pairs, document_mean, share_difference, wilson
 
 _EXAMPLES_PER_TASK: Final = 5
 _EXAMPLE_CHARACTERS: Final = 2000
 _CHOICE_SCORERS: Final = frozenset({"exact", "number", "contains", "json_exact", "tool_call"})
 """Scorers under which questions with the same ``expected`` have the same right answer."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answers:
-    """The answers; ``missing`` says why some questions have none."""
-
-    answers: tuple[TaskAnswer, ...]
-    missing: str | None
 
 
 def answer_tasks(
@@ -44,10 +30,11 @@ def answer_tasks(
     *,
     thinking: Sequence[Thinking | None] = (),
     progress: Progress | None = None,
-) -> Answers:
+) -> tuple[tuple[TaskAnswer, ...], str | None]:
     """Answer greedily, up to the model's own end of sequence or the task's ``max_tokens``.
 
-    A task with ``thinking`` may write its ``tokens`` more, and is scored on what follows.
+    A task with ``thinking`` may write its ``tokens`` more, and is scored on what follows. The
+    second value says why some questions have no answer.
     """
     reasons = thinking or [None] * len(tasks)
     bodies = [
@@ -69,8 +56,7 @@ def answer_tasks(
             failures.append("a reply without text")
         else:
             answers.append(_scored(task, how, text, reply))
-    missing = describe_missing(failures, len(tasks), "task requests failed")
-    return Answers(answers=tuple(answers), missing=missing)
+    return tuple(answers), describe_missing(failures, len(tasks), "task requests failed")
 
 
 def _scored(
@@ -124,29 +110,27 @@ def score_task(
     lost, gained, p_value = compare_pairs(gains, by_grade=by_grade) if pairs else (None, None, None)
     values = [_value(answer, by_grade=by_grade) for answer in answers]
     hits = sum(value >= GRADE_IS_RIGHT for value in values)
-    baseline_values = [_value(was, by_grade=by_grade) for was, _ in pairs]
+    before_values = [_value(was, by_grade=by_grade) for was, _ in pairs]
+    difference = None
+    if pairs:
+        shares = [(was.right, now.right) for was, now in pairs]
+        difference = _mean(gains) if by_grade else share_difference(shares)
     return TaskScore(
         task=task,
         n=len(answers),
         right=hits,
         score=_mean(values) if by_grade else wilson(hits, len(answers)),
-        baseline_right=sum(value >= GRADE_IS_RIGHT for value in baseline_values) if pairs else None,
+        baseline_right=sum(value >= GRADE_IS_RIGHT for value in before_values) if pairs else None,
         lost=lost,
         gained=gained,
         p_value=p_value,
-        difference=_difference(pairs, gains, by_grade=by_grade) if pairs else None,
+        difference=difference,
         graded=by_grade,
     )
 
 
 def _value(answer: TaskAnswer, *, by_grade: bool) -> float:
     return answer.grade if by_grade and answer.grade is not None else float(answer.right)
-
-
-def _difference(
-    pairs: Sequence[tuple[TaskAnswer, TaskAnswer]], gains: Sequence[float], *, by_grade: bool
-) -> Estimate:
-    return _mean(gains) if by_grade else share_difference([(a.right, b.right) for a, b in pairs])
 
 
 def _mean(values: Sequence[float]) -> Estimate:
@@ -209,21 +193,20 @@ def find_examples(
         if fall <= 0 or shown.get(answer.task, 0) >= _EXAMPLES_PER_TASK:
             continue
         shown[answer.task] = shown.get(answer.task, 0) + 1
-        examples.append(_example(tasks_by_id[answer.id], before[answer.id], answer))
+        task, was = tasks_by_id[answer.id], before[answer.id]
+        examples.append(
+            TaskExample(
+                task=task.task,
+                id=task.id,
+                prompt=task.question[:_EXAMPLE_CHARACTERS],
+                expected=as_text(task.expected),
+                baseline=was.text[:_EXAMPLE_CHARACTERS],
+                answer=answer.text[:_EXAMPLE_CHARACTERS],
+            )
+        )
     return tuple(examples)
 
 
 def _fall(was: TaskAnswer, now: TaskAnswer) -> float:
     by_grade = was.grade is not None and now.grade is not None
     return _value(was, by_grade=by_grade) - _value(now, by_grade=by_grade)
-
-
-def _example(task: Task, was: TaskAnswer, now: TaskAnswer) -> TaskExample:
-    return TaskExample(
-        task=task.task,
-        id=task.id,
-        prompt=task.question[:_EXAMPLE_CHARACTERS],
-        expected=as_text(task.expected),
-        baseline=was.text[:_EXAMPLE_CHARACTERS],
-        answer=now.text[:_EXAMPLE_CHARACTERS],
-    )

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from whet.checkpoint.thinking import Thinking
 from whet.core.errors import StorageError, UsageError
 from whet.core.protocols import Dialect, Observer, Progress
 from whet.core.records.quality import QualityRecord
-from whet.core.records.quality_checks import (
-    LosslessCheck,
-    ServerDistances,
-    TokenIdentity,
-)
+from whet.core.records.quality_checks import LosslessCheck, ServerDistances, TokenIdentity
 from whet.core.spec import QualitySpec
 from whet.core.store import write_json
 from whet.quality.asking import ModelEndpoint
 from whet.quality.continuations import Prompts, Sampling
-from whet.quality.data import Ids, Task
+from whet.quality.data import Encoder, Ids, Task
 from whet.quality.distances import (
     TopLogprobs,
     read_top_logprobs,
     server_distances,
     write_top_logprobs,
 )
-from whet.quality.golden import (
-    choose_probes,
-    entropies_of,
-    read_golden,
-    take_golden,
-)
+from whet.quality.golden import choose_probes, entropies_of, read_golden, take_golden
 from whet.quality.identity import token_identity
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference, check_lossless, plain_reference
@@ -86,12 +77,11 @@ class QualityPlan:
     ``tokenizer`` is the folder whose chat template and vocabulary make every prompt; ``baseline``
     is the record to pair with, None if this variant is the baseline. ``tolerances`` are shares of
     perplexity regression (0.01 is 1 %). ``arrays`` is the folder of the likeliest tokens, one file
-    per variant; without it no distances are measured, without ``checks`` only likelihoods and
-    tasks beside them.
-    ``scoring_defect`` describes a known defect of this server's scores; it is named beside scores
-    that fail and excuses none.
-    ``counter_names`` are the engine's own and those of ``core.counters``; ``dialect`` is the
-    engine's too. ``built_in_text`` says that ``heldout`` is whet's own text.
+    per variant; without it no distances are measured, without ``checks`` only likelihoods and tasks
+    beside them. ``scoring_defect`` describes a known defect of this server's scores; it is named
+    beside scores that fail and excuses none. ``counter_names`` are the engine's own and those of
+    ``core.counters``; ``dialect`` is the engine's too. ``built_in_text`` says that ``heldout`` is
+    whet's own text.
     """
 
     variant: str
@@ -113,18 +103,15 @@ class QualityPlan:
 class Questions:
     """The text and tasks, the same for every variant.
 
-    ``thinking`` says of each task how the model reasons first. ``variables`` are the chat
-    template's, and ``thinking_off`` those among them that the gate set of its own accord.
+    ``thinking`` says of each task how the model reasons first.
     """
 
     tasks: Sequence[Task]
     prompts: Sequence[Ids]
     documents: Sequence[Ids]
-    vocab_size: int
+    encoder: Encoder
     data_sha256: str
-    thinking: Sequence[Thinking | None] = ()
-    variables: Mapping[str, Any] = field(default_factory=dict)
-    thinking_off: tuple[str, ...] = ()
+    thinking: Sequence[Thinking | None]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -208,7 +195,7 @@ class Checks:
             plan.tokenizer,
             [task.question for task in tasks[:_TEXTS]],
             chats=list(islice(chats, _CHATS)),
-            variables=self.questions.variables,
+            variables=self.questions.encoder.variables,
         )
         if plan.baseline is None:
             return
@@ -244,7 +231,7 @@ class Checks:
         again = measure_likelihood(
             replace(self.endpoint, concurrency=concurrency),
             [self.questions.documents[at] for at in some],
-            vocab_size=self.questions.vocab_size,
+            vocab_size=self.questions.encoder.vocab_size,
             top_k=here.top_k,
         )
         if not again.top:

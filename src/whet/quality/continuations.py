@@ -31,14 +31,7 @@ import numpy as np
 
 from whet.client import Failure
 from whet.core.records.quality_checks import Divergence, GreedyParity, TwoSample
-from whet.quality.asking import (
-    ModelEndpoint,
-    Reply,
-    ask,
-    describe,
-    describe_missing,
-    first_choice,
-)
+from whet.quality.asking import ModelEndpoint, Reply, ask, describe, describe_missing, first_choice
 from whet.quality.data import Ids, identity
 from whet.quality.statistics import mcnemar
 
@@ -326,21 +319,19 @@ def mmd_test(drawn: Any, *, permutations: int, seed: int) -> tuple[float, float]
         # Row 0 is the observed assignment; the others are random.
         sides = np.tile(side, (1 + permutations, 1))
         sides[1:] = rng.permuted(sides[1:], axis=1)
-        total += _mmd2(_agreements(samples), sides)
+        kernel = (samples[:, None, :] == samples[None, :, :]).sum(axis=2).astype(np.float64)
+        np.fill_diagonal(kernel, 0.0)
+        total += _mmd2(kernel, sides)
     values = total / (prompts * length)
     reached = int((values[1:] >= values[0] - _ROUNDING).sum())
     return float(values[0]), (1 + reached) / (1 + permutations)
 
 
-def _agreements(samples: Any) -> Any:
-    """[2·n, 2·n] positions at which two samples agree; 0 for a sample with itself."""
-    kernel = (samples[:, None, :] == samples[None, :, :]).sum(axis=2).astype(np.float64)
-    np.fill_diagonal(kernel, 0.0)
-    return kernel
-
-
 def _mmd2(kernel: Any, sides: Any) -> Any:
-    """MMD² for every row of ``sides`` (1 for x, 0 for y), times the positions of ``kernel``."""
+    """MMD² for every row of ``sides`` (1 for x, 0 for y), times the positions of ``kernel``.
+
+    ``kernel`` [2·n, 2·n] counts positions at which two samples agree; 0 for a sample with itself.
+    """
     n = kernel.shape[0] // 2
     within_x = ((sides @ kernel) * sides).sum(axis=1)
     across = sides @ kernel.sum(axis=1) - within_x

@@ -122,32 +122,26 @@ def load_tasks(path: Path, limit: int, *, chats: bool = True) -> list[Task]:
 
 
 def _read_tasks(path: Path) -> Iterator[Task]:
-    empty = True
     try:
-        lines = read_text(path).split("\n")
+        lines = list(enumerate(read_text(path).split("\n"), start=1))
     except FileNotFoundError as error:
         raise UsageError(
             f"no tasks at {path}", fix="correct the path or leave the key out"
         ) from error
     except (OSError, ValueError) as error:
         raise UsageError(f"the tasks at {path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            empty = False
-            yield _parse(line, f"{path} line {number}")
-    if empty:
+    if not (rows := [(number, line) for number, line in lines if line.strip()]):
         raise UsageError(f"{path} holds no tasks", fix="write one JSON object a line")
-
-
-def _parse(line: str, where: str) -> Task:
-    try:
-        return Task.model_validate_json(line)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UsageError(
-            f"{where}: {key + ': ' if key else ''}{problem_words(first)}", fix="correct that line"
-        ) from error
+    for number, line in rows:
+        try:
+            yield Task.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise UsageError(
+                f"{path} line {number}: {key and f'{key}: '}{problem_words(first)}",
+                fix="correct that line",
+            ) from error
 
 
 class Encoder:

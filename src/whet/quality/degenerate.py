@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from whet.core.format import percent
@@ -105,7 +105,7 @@ class _Side:
     faults: Sequence[tuple[str, Fault]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Comparison:
     """Mean shares of degenerate answers over ``prompts``, and the one-sided p of more here."""
 
@@ -133,10 +133,8 @@ def examine_traffic(
         if name != baseline
     }
     adjusted = holm([each.p_value for each in compared.values()])
-    compared = {
-        name: replace(each, p_value=p)
-        for (name, each), p in zip(compared.items(), adjusted, strict=True)
-    }
+    for each, p_value in zip(compared.values(), adjusted, strict=True):
+        each.p_value = p_value
     return tuple(_record(name, side, compared.get(name)) for name, side in sides.items())
 
 

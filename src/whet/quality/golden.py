@@ -56,10 +56,7 @@ Entropies = Sequence[float | None]
 
 
 def choose_probes(
-    documents: Sequence[Ids],
-    count: int,
-    *,
-    entropies: Sequence[Entropies] | None = None,
+    documents: Sequence[Ids], count: int, *, entropies: Sequence[Entropies] | None = None
 ) -> list[Probe]:
     """Choose ``count`` different prefixes of held-out documents, spread over the documents.
 
@@ -142,19 +139,12 @@ def take_golden(
         for turn in turns
     ]
     columns = zip(probes, follow, zip(*draws, strict=True), strict=True)
-    return GoldenProbes(
-        variant=variant,
-        probes=tuple(
-            GoldenProbe(id=name, prompt=prompt, tokens=(_token(token, values),))
-            for (name, prompt), token, values in columns
-        ),
-        draws=tuple(draws),
-    )
-
-
-def _token(token: int, values: Sequence[float]) -> GoldenToken:
-    mean = math.fsum(values) / len(values)
-    return GoldenToken(token_id=token, mean=min(max(values), max(min(values), mean)))
+    chosen = []
+    for (name, prompt), token, values in columns:
+        mean = min(max(values), max(min(values), math.fsum(values) / len(values)))
+        tokens = (GoldenToken(token_id=token, mean=mean),)
+        chosen.append(GoldenProbe(id=name, prompt=prompt, tokens=tokens))
+    return GoldenProbes(variant=variant, probes=tuple(chosen), draws=tuple(draws))
 
 
 def _ask(endpoint: ModelEndpoint, prompts: Sequence[Ids], turn: int) -> list[Logprobs]:
@@ -175,14 +165,8 @@ def _ask(endpoint: ModelEndpoint, prompts: Sequence[Ids], turn: int) -> list[Log
 
 
 def _body(prompt: Ids) -> dict[str, Any]:
-    return {
-        "prompt": list(prompt),
-        "max_tokens": 1,
-        "temperature": 0.0,
-        "logprobs": TOP,
-        "return_tokens_as_token_ids": True,
-        "cache_salt": uuid.uuid4().hex,
-    }
+    named = {"logprobs": TOP, "return_tokens_as_token_ids": True, "cache_salt": uuid.uuid4().hex}
+    return {"prompt": list(prompt), "max_tokens": 1, "temperature": 0.0, **named}
 
 
 def _logprobs(choice: Mapping[str, Any]) -> Logprobs:

@@ -15,7 +15,6 @@ judged by the gate (``verdicts.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -49,6 +48,7 @@ with ten speculating variants excludes a sound one in a tenth of all runs.
 NEVER_ACCEPTED: Final = 0.02
 _BATCH_STEP: Final = 4
 _ORDER: Final[tuple[GateVerdict, ...]] = ("fail", "unknown", "pass")
+_PLAIN, _AGAIN = "on the plain server, ", "on the plain server again, "
 _OTHER_DISTRIBUTION: Final = "sampled text has another distribution than the plain server's"
 
 Finding = tuple[GateVerdict, str]
@@ -66,10 +66,6 @@ class PlainReference:
     first: Continuations
     again: Continuations
     samples: Samples | None
-
-
-_Drafts = tuple[int | None, int | None]
-"""Accepted and drafted tokens while the check ran; None where the server counts none."""
 
 
 def plain_reference(
@@ -106,25 +102,14 @@ def check_lossless(
     """
     if prompts_identity(prompts) != plain.first.prompts_sha256:
         reason = "the plain server was asked other prompts; ask it again with these"
-        return _check(None, None, (None, None), [("unknown", reason)])
+        return LosslessCheck(verdict="unknown", reasons=(reason,))
     before = _counters(endpoint)
-    parity, parity_findings = _compare_greedy(endpoint, prompts, plain)
-    sampling, sampling_findings = _compare_sampling(endpoint, prompts, plain.samples)
+    parity, findings = _compare_greedy(endpoint, prompts, plain)
+    sampling, more = _compare_sampling(endpoint, prompts, plain.samples)
     after = _counters(endpoint)
-    drafts = (_rise(before, after, ACCEPTED), _rise(before, after, DRAFT_TOKENS))
-    findings = [*parity_findings, *sampling_findings, _judge_acceptance(*drafts)]
-    return _check(parity, sampling, drafts, findings)
-
-
-def _check(
-    parity: GreedyParity | None,
-    sampling: TwoSample | None,
-    drafts: _Drafts,
-    findings: Sequence[Finding],
-) -> LosslessCheck:
-    """Return the worst finding as the verdict; reasons are the findings that do not pass,
-    worst first, or all findings of a pass."""
-    accepted, drafted = drafts
+    accepted, drafted = (_rise(before, after, name) for name in (ACCEPTED, DRAFT_TOKENS))
+    findings = [*findings, *more, _judge_acceptance(accepted, drafted)]
+    # The worst finding is the verdict; reasons are those that do not pass, or all of a pass.
     ordered = sorted(findings, key=lambda finding: _ORDER.index(finding[0]))
     if ordered[0][0] != "pass":
         ordered = [finding for finding in ordered if finding[0] != "pass"]
@@ -158,17 +143,18 @@ def _draw_greedy(
     endpoint: ModelEndpoint, prompts: Prompts, plain: PlainReference, *, backwards: bool = False
 ) -> tuple[GreedyParity | None, list[Finding]]:
     greedy = continue_greedily(endpoint, prompts, plain.first.max_tokens, backwards=backwards)
-    gaps = _gaps(here=greedy, plain=plain.first, repeat=plain.again)
+    sides = {"": greedy, _PLAIN: plain.first, _AGAIN: plain.again}
+    gaps: list[Finding] = [("unknown", at + s.missing) for at, s in sides.items() if s.missing]
     try:
         parity = greedy_parity(greedy, plain.first, plain.again)
         repeat = greedy_parity(plain.again, plain.first)
     except ValueError as error:
         return None, gaps or [("unknown", f"greedy text cannot be compared: {error}")]
     overturned = [one.margin for one in repeat.divergences if one.margin is not None]
-    return parity, [*gaps, judge_parity(parity, limit=max([TIE_NATS, *overturned]))]
+    return parity, [*gaps, _judge_parity(parity, limit=max([TIE_NATS, *overturned]))]
 
 
-def judge_parity(parity: GreedyParity, *, limit: float) -> Finding:
+def _judge_parity(parity: GreedyParity, *, limit: float) -> Finding:
     """Judge greedy parity; a lead of more than ``limit`` nats is not a tie."""
     result = (
         f"{parity.same} of {parity.prompts} greedy continuations equal the plain server's to the "
@@ -205,12 +191,13 @@ def _compare_sampling(
 
     def draw() -> tuple[TwoSample | None, list[Finding]]:
         samples = sample_many(endpoint, prompts, plain.sampling, backwards=True)
-        gaps = _gaps(here=samples, plain=plain)
+        sides = {"": samples, _PLAIN: plain}
+        gaps: list[Finding] = [("unknown", at + s.missing) for at, s in sides.items() if s.missing]
         try:
             test = compare_samples(samples, plain)
         except ValueError as error:
             return None, gaps or [("unknown", f"sampled text cannot be compared: {error}")]
-        return test, [*gaps, judge_sampling(test)]
+        return test, [*gaps, _judge_sampling(test)]
 
     first, findings = draw()
     if first is None or findings[-1][0] != "fail":
@@ -218,33 +205,24 @@ def _compare_sampling(
     second, more = draw()
     if second is None:
         return first, [*findings, *more]
-    verdict = judge_confirmation(first, second)
+    verdict = _judge_sampling(second, first)
     return first if verdict[0] == "fail" else second, [*findings[:-1], *more[:-1], verdict]
 
 
-def judge_sampling(test: TwoSample) -> Finding:
-    """Judge the two-sample test on a first draw."""
-    result = _describe_test(test)
-    if test.prompts < MIN_PROMPTS:
-        return "unknown", _too_few(result, test.prompts)
-    if test.p_value < SAMPLING_SIGNIFICANCE:
-        return "fail", f"{result}; {_OTHER_DISTRIBUTION}"
-    return "pass", result
-
-
-def judge_confirmation(first: TwoSample, second: TwoSample) -> Finding:
-    """Judge a failed first draw by a second one."""
-    result = f"{_describe_test(first)}, and {second.p_value:.2g} on a second draw"
-    if second.p_value < CONFIRMED:
-        return "fail", f"{result}; {_OTHER_DISTRIBUTION}"
-    return "pass", f"{result}, so the first was chance"
-
-
-def _describe_test(test: TwoSample) -> str:
-    return (
-        f"{test.samples} samples of each of {test.prompts} prompts at temperature "
-        f"{test.temperature:g}: MMD² {test.statistic:.2g}, permutation p {test.p_value:.2g}"
+def _judge_sampling(test: TwoSample, failed: TwoSample | None = None) -> Finding:
+    """Judge the two-sample test on a first draw, or on a second after a ``failed`` one."""
+    first = failed or test
+    result = (
+        f"{first.samples} samples of each of {first.prompts} prompts at temperature "
+        f"{first.temperature:g}: MMD² {first.statistic:.2g}, permutation p {first.p_value:.2g}"
     )
+    if failed is not None:
+        result += f", and {test.p_value:.2g} on a second draw"
+    elif test.prompts < MIN_PROMPTS:
+        return "unknown", _too_few(result, test.prompts)
+    if test.p_value < (SAMPLING_SIGNIFICANCE if failed is None else CONFIRMED):
+        return "fail", f"{result}; {_OTHER_DISTRIBUTION}"
+    return "pass", result if failed is None else f"{result}, so the first was chance"
 
 
 def _too_few(result: str, prompts: int) -> str:
@@ -269,16 +247,6 @@ def _judge_acceptance(accepted: int | None, drafted: int | None) -> Finding:
     if share.value < NEVER_ACCEPTED:
         return "unknown", f"{result}, too few drafts to show that it is not zero; give more prompts"
     return "pass", result
-
-
-def _gaps(**sides: Continuations | Samples) -> list[Finding]:
-    """Return a finding for each side with failed requests."""
-    words = {"here": "", "plain": "on the plain server, ", "repeat": "on the plain server again, "}
-    return [
-        ("unknown", words[name] + side.missing)
-        for name, side in sides.items()
-        if side.missing is not None
-    ]
 
 
 def _counters(endpoint: ModelEndpoint) -> Counters | None:

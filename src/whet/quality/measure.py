@@ -10,16 +10,10 @@ from pathlib import Path
 
 from whet.core.errors import UsageError
 from whet.core.protocols import Observer, Silent
-from whet.core.records.quality import QualityRecord
+from whet.core.records.quality import QualityRecord, TaskAnswer
 from whet.core.records.summary import Estimate
 from whet.core.spec import QualitySpec
-from whet.quality.answers import (
-    Answers,
-    answer_tasks,
-    find_examples,
-    score_tasks,
-    tasks_at_chance,
-)
+from whet.quality.answers import answer_tasks, find_examples, score_tasks, tasks_at_chance
 from whet.quality.asking import ModelEndpoint
 from whet.quality.checks import Checks, QualityPlan, Questions
 from whet.quality.data import Encoder, Ids, Task, identity, load_documents, load_tasks
@@ -27,6 +21,8 @@ from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference
 from whet.quality.statistics import Nll, broken_documents, perplexity, perplexity_ratio
 from whet.quality.verdicts import Findings, verdicts
+
+_KWARGS = "quality.chat_template_kwargs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,18 +58,19 @@ def measure_quality(
         likelihood = measure_likelihood(
             endpoint,
             questions.documents,
-            vocab_size=questions.vocab_size,
+            vocab_size=questions.encoder.vocab_size,
             top_k=plan.spec.top_logprobs if plan.arrays else 0,
             progress=progress,
         )
     with checks.timed("tasks") as progress:
-        answers = answer_tasks(
+        answers, unanswered = answer_tasks(
             endpoint,
             questions.tasks,
             questions.prompts,
             thinking=questions.thinking,
             progress=progress,
         )
+    checks.missing += [unanswered] if unanswered else []
     checks.run(likelihood)
     record = replace(_record(checks, likelihood, answers), seconds=time.monotonic() - started)
     return Measured(record=record, plain=checks.plain)
@@ -88,10 +85,8 @@ def _questions(plan: QualityPlan) -> Questions:
         tasks=tasks,
         prompts=prompts,
         thinking=[encoder.thinking(task, plan.spec.thinking_tokens) for task in tasks],
-        variables=encoder.variables,
-        thinking_off=tuple(encoder.thinking_off),
+        encoder=encoder,
         documents=documents,
-        vocab_size=encoder.vocab_size,
         data_sha256=identity(documents, prompts, tasks),
     )
 
@@ -120,7 +115,9 @@ def encode_documents(path: Path, encoder: Encoder, spec: QualitySpec) -> list[Id
     )
 
 
-def _record(results: Checks, likelihood: Likelihood, answers: Answers) -> QualityRecord:
+def _record(
+    results: Checks, likelihood: Likelihood, answers: tuple[TaskAnswer, ...]
+) -> QualityRecord:
     """The record with the gate's verdict on it."""
     plan, questions = results.plan, results.questions
     measured = QualityRecord(
@@ -130,7 +127,7 @@ def _record(results: Checks, likelihood: Likelihood, answers: Answers) -> Qualit
         perplexity_ratio=None,
         nll=likelihood.nll,
         tasks=(),
-        answers=answers.answers,
+        answers=answers,
         examples=(),
         verdicts=(),
         reason=None,
@@ -149,10 +146,10 @@ def _record(results: Checks, likelihood: Likelihood, answers: Answers) -> Qualit
         plan.baseline,
         questions.tasks,
         broken=(likelihood.broken, *results.broken),
-        missing=(likelihood.missing, answers.missing, *results.missing),
+        missing=(likelihood.missing, *results.missing),
     )
     judged = _judged(measured, findings, plan.tolerances)
-    ratio, reason = findings.ratio, judged.reason
+    ratio = findings.ratio
     too_far = ratio is not None and ratio.value >= 1 + min(plan.tolerances, default=math.inf)
     scores_fail = (
         likelihood.broken
@@ -160,13 +157,16 @@ def _record(results: Checks, likelihood: Likelihood, answers: Answers) -> Qualit
         or results.scores_differ
         or too_far
     )
-    if plan.scoring_defect and scores_fail:
-        reason = f"{reason}; {plan.scoring_defect}"
-    golden = f"no golden probes: {results.no_golden}" if results.no_golden is not None else None
-    tasks = None if questions.tasks else "no task is asked: perplexity alone decides"
-    reason = "; ".join(filter(None, (reason, golden, tasks, _thinking_note(questions)))) or None
-    examples = find_examples(questions.tasks, answers.answers, findings.baseline)
-    return replace(judged, reason=reason, examples=examples)
+    off = ", ".join(f"{name}: false" for name in questions.encoder.thinking_off)
+    notes = (
+        judged.reason,
+        plan.scoring_defect if scores_fail else None,
+        None if results.no_golden is None else f"no golden probes: {results.no_golden}",
+        None if questions.tasks else "no task is asked: perplexity alone decides",
+        off and f"tasks are answered without thinking ({off}; {_KWARGS} decides it)",
+    )
+    examples = find_examples(questions.tasks, answers, findings.baseline)
+    return replace(judged, reason="; ".join(filter(None, notes)) or None, examples=examples)
 
 
 def _findings(
@@ -206,14 +206,6 @@ def _judged(
     )
 
 
-def _thinking_note(questions: Questions) -> str | None:
-    """Say that the gate turned a model's reasoning off of its own accord."""
-    if not questions.thinking_off:
-        return None
-    names = ", ".join(f"{name}: false" for name in questions.thinking_off)
-    return f"tasks are answered without thinking ({names}; quality.chat_template_kwargs decides it)"
-
-
 def rejudge(
     record: QualityRecord, baseline: QualityRecord, tolerances: Sequence[float]
 ) -> QualityRecord:
@@ -232,26 +224,28 @@ def paired_ratio(
     record: QualityRecord, baseline: QualityRecord
 ) -> tuple[Estimate | None, str | None]:
     """Return the perplexity ratio, or None and the reason."""
+    reason = None
     if baseline.data_sha256 != record.data_sha256:
-        return None, (
+        reason = (
             "the baseline was measured on other text, tasks or token ids; measure it again with "
             "these files and this tokenizer"
         )
-    if not record.nll:
-        return None, None
-    if not baseline.nll:
-        return None, "the baseline has no perplexity to compare with"
-    if [tokens for _, tokens in record.nll] != [tokens for _, tokens in baseline.nll]:
-        return (
-            None,
-            "the documents have different token counts than on the baseline; measure it again",
-        )
-    return perplexity_ratio(record.nll, baseline.nll), None
+    elif record.nll and not baseline.nll:
+        reason = "the baseline has no perplexity to compare with"
+    elif record.nll and not _same_tokens(record.nll, baseline.nll):
+        reason = "the documents have different token counts than on the baseline; measure it again"
+    elif record.nll:
+        return perplexity_ratio(record.nll, baseline.nll), None
+    return None, reason
+
+
+def _same_tokens(nll: Sequence[Nll], baseline: Sequence[Nll]) -> bool:
+    return [tokens for _, tokens in nll] == [tokens for _, tokens in baseline]
 
 
 def broken_document(nll: Sequence[Nll], baseline: QualityRecord | None) -> str | None:
     """Return a sentence for documents whose own loss is far from the baseline's, or None."""
-    if baseline is None or [pair[1] for pair in nll] != [pair[1] for pair in baseline.nll]:
+    if baseline is None or not _same_tokens(nll, baseline.nll):
         return None
     changes = broken_documents(nll, baseline.nll)
     if not changes:

@@ -73,15 +73,6 @@ def _refuse_references(expected: Any) -> str | None:
     return None if all(map(_words, texts)) else "it holds no word"
 
 
-def _regex(answer: str, expected: Any) -> bool:
-    """The pattern covers the whole answer, white space around it aside."""
-    return re.fullmatch(expected, answer.strip()) is not None
-
-
-def _exact(answer: str, expected: Any) -> bool:
-    return answer.strip() == str(expected).strip()
-
-
 def _number(answer: str, expected: Any) -> bool:
     """The last number of the answer, thousands separators and trailing zeros aside."""
     number, wanted = last_number(answer), last_number(str(expected))
@@ -97,13 +88,9 @@ def last_number(text: str) -> Decimal | None:
         return None
 
 
-def _contains(answer: str, expected: Any) -> bool:
-    """Letter case and runs of white space are free."""
-    return _folded(str(expected)) in _folded(answer)
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split())
+def _folded(text: Any) -> str:
+    """``text`` without letter case and with single spaces."""
+    return " ".join(str(text).casefold().split())
 
 
 def _refuse_regex(expected: Any) -> str | None:
@@ -114,10 +101,6 @@ def _refuse_regex(expected: Any) -> str | None:
     except (re.error, OverflowError) as error:
         return f"it is not a pattern ({error})"
     return None
-
-
-def _refuse_number(expected: Any) -> str | None:
-    return None if last_number(str(expected)) is not None else "it holds no number"
 
 
 def _refuse_blank(expected: Any) -> str | None:
@@ -178,10 +161,6 @@ def _json_schema(answer: str, expected: Any) -> bool:
         return bool(_validator(json.dumps(_given(expected))).is_valid(parse_json(answer)))
     except NOT_JSON:  # or a value that nests beyond the validator
         return False
-
-
-def _refuse_schema(expected: Any) -> str | None:
-    return _refuse_json(expected) or _schema_fault(json.dumps(_given(expected)))
 
 
 @lru_cache(maxsize=_SCHEMAS)
@@ -323,11 +302,27 @@ def _call(value: Any) -> Call | None:
 SCORERS: Final[Mapping[str, Scorer]] = MappingProxyType(
     {
         "json_exact": Scorer(right=_json_exact, refuse=_refuse_json),
-        "exact": Scorer(right=_exact, refuse=_refuse_blank),
-        "number": Scorer(right=_number, refuse=_refuse_number),
-        "contains": Scorer(right=_contains, refuse=_refuse_blank),
-        "regex": Scorer(right=_regex, refuse=_refuse_regex),
-        "json_schema": Scorer(right=_json_schema, refuse=_refuse_schema),
+        "exact": Scorer(
+            right=lambda answer, expected: answer.strip() == str(expected).strip(),
+            refuse=_refuse_blank,
+        ),
+        "number": Scorer(
+            right=_number,
+            refuse=lambda text: "it holds no number" if last_number(str(text)) is None else None,
+        ),
+        "contains": Scorer(
+            right=lambda answer, expected: _folded(expected) in _folded(answer),
+            refuse=_refuse_blank,
+        ),
+        # The pattern covers the whole answer, white space around it aside.
+        "regex": Scorer(
+            right=lambda answer, expected: re.fullmatch(expected, answer.strip()) is not None,
+            refuse=_refuse_regex,
+        ),
+        "json_schema": Scorer(
+            right=_json_schema,
+            refuse=lambda text: _refuse_json(text) or _schema_fault(json.dumps(_given(text))),
+        ),
         "tool_call": Scorer(right=same_calls, refuse=refuse_calls),
         "rouge_l": Scorer(
             right=lambda answer, expected: rouge_l(answer, expected) >= GRADE_IS_RIGHT,

@@ -176,16 +176,11 @@ def share_difference(pairs: Sequence[tuple[bool, bool]]) -> Estimate:
     def joined(left: float, right: float) -> float:
         return float(np.sqrt(left**2 - 2 * phi * left * right + right**2))
 
-    (here_below, here_above), (there_below, there_above) = map(_margins, (here, there))
-    low, high = joined(here_below, there_above), joined(here_above, there_below)
+    # How far the ends of the two intervals are from their values.
+    below, above = here.value - (here.low or 0.0), (here.high or 0.0) - here.value
+    there_below, there_above = there.value - (there.low or 0.0), (there.high or 0.0) - there.value
+    low, high = joined(below, there_above), joined(above, there_below)
     return Estimate(value=value, low=value - low, high=value + high, samples=n)
-
-
-def _margins(share: Estimate) -> tuple[float, float]:
-    """Return how far the ends of an interval are below and above its value."""
-    assert share.low is not None
-    assert share.high is not None
-    return share.value - share.low, share.high - share.value
 
 
 def _correlation(pairs: Sequence[tuple[bool, bool]]) -> float:

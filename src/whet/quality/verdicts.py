@@ -21,8 +21,7 @@ A task that the baseline answers no better than chance is refused: it is named a
 without another task the verdict is unknown. So it is where over a tenth of the answers on either
 side are reasoning that did not end.
 
-A test that finds no loss does not prove its absence: each score has the interval of its
-difference.
+A test that finds no loss does not prove its absence: each score has the interval of its difference.
 """
 
 from __future__ import annotations
@@ -68,24 +67,28 @@ def verdicts(
     findings: Findings, tolerances: Sequence[float]
 ) -> tuple[tuple[tuple[float, GateVerdict], ...], str | None]:
     """Return (tolerance, verdict) pairs, and the reasons in words or None."""
-    usable = _usable(findings)
-    broken = [*findings.broken, *_significant(_rows(findings)), *_garbage(findings)]
+    usable, before = _usable(findings), findings.baseline
+    shapes = [] if before is None else _shape_rows(findings.answers, before.answers)
+    rows = [*_task_rows(usable), *_pooled_row(usable), *shapes]
+    broken = [*findings.broken, *_significant(rows), *_garbage(findings)]
     unfinished, many = _unfinished(findings)
     missing = [*findings.missing, *(unfinished if many else [])]
     if findings.ratio is None and not broken and not missing:
         missing.append("perplexity was not measured")
-    if findings.at_chance and not usable and findings.baseline is not None:
+    if findings.at_chance and not usable and before is not None:
         missing.append("no task shows whether answers are still right")
     judged = [_judge(findings, tolerance) for tolerance in tolerances]
     words: list[GateVerdict] = ["fail"] * len(judged)
     if not broken:
         words = [word if word == "fail" or not missing else "unknown" for word in judged]
+    # Tasks too small to detect any loss change no verdict.
+    blind = [each.task for each in usable if not each.graded and each.n < _FEWEST_QUESTIONS]
     reasons = [
         *broken,
         *missing,
         *_perplexity(findings, tolerances, judged),
         *_refusal(findings),
-        *_blind(usable),
+        *([f"too few questions to detect a loss in {', '.join(blind)}"] if blind else []),
         *([] if many else unfinished),
     ]
     return tuple(zip(tolerances, words, strict=True)), "; ".join(reasons) or None
@@ -170,14 +173,6 @@ class _Row:
     fell: bool
     p_value: float
     significance: float = SIGNIFICANCE
-
-
-def _rows(findings: Findings) -> list[_Row]:
-    """Return every test of the variant: each task, all together, and the form of the answers."""
-    usable = _usable(findings)
-    before = findings.baseline
-    shapes = [] if before is None else _shape_rows(findings.answers, before.answers)
-    return [*_task_rows(usable), *_pooled_row(usable), *shapes]
 
 
 def _usable(findings: Findings) -> list[TaskScore]:
@@ -272,12 +267,6 @@ def _unfinished(findings: Findings) -> tuple[list[str], bool]:
     many = max(here, there) > _UNFINISHED_SHARE * max(1, len(findings.answers))
     fix = "raise quality.thinking_tokens, or turn thinking off by quality.chat_template_kwargs"
     return [f"{sides} did not end their reasoning and count as wrong; {fix}"], many
-
-
-def _blind(scores: Sequence[TaskScore]) -> list[str]:
-    """Name tasks too small to detect any loss; this changes no verdict."""
-    blind = [each.task for each in scores if not each.graded and each.n < _FEWEST_QUESTIONS]
-    return [f"too few questions to detect a loss in {', '.join(blind)}"] if blind else []
 
 
 def _percent(ratio: float) -> str:

@@ -84,14 +84,7 @@ _ROUTERS: Final = frozenset({"gate", "router", "shared_expert_gate", "wg", "inde
 _NOT_LINEAR: Final = frozenset(
     {"embed_tokens", "head", "eh_proj", "conv1d", "in_proj_ba", "in_proj_a", "in_proj_b"}
 )
-_NO_LINEAR: Final = (
-    "embed_tokens",
-    "embeddings",
-    "word_embeddings",
-    "wte",
-    "lm_head",
-    _FROM_TARGET,
-)
+_NO_LINEAR: Final = ("embed_tokens", "embeddings", "word_embeddings", "wte", "lm_head", "fc")
 """Matrices outside the layers that engines do not look up, or by another pattern."""
 _FUSED: Final = {
     "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "qkv_proj": "qkv", "q_a_proj": "qkv_a",
@@ -111,6 +104,7 @@ _BEFORE: Final = {
 }
 """The linear before a linear, and the part of its outputs that is read where it is fused."""
 _EXPERT: Final = re.compile(r"^(?P<experts>.*\bexperts)\.(?P<number>\d+)\.")
+_UNKNOWN: Final = "whet does not know which layer precedes its linears"
 _SUPPORTED: Final = "Llama, Mistral, Qwen, Gemma, Granite, Phi-3 or a mixture of experts like these"
 
 
@@ -130,21 +124,20 @@ def read_architecture(config: Mapping[str, Any], shapes: Shapes) -> Architecture
     family = None if head else FAMILIES.get(model_type)
     _require_decoder(model_type, prefixes)
     _require_plain_experts(model_type, shapes)
-    units = tuple(_units(layers[prefix], family, text) for prefix in prefixes)
-    for prefix, of_layer in zip(prefixes, units, strict=True):
-        if family is not None:
-            _require_folds(prefix, of_layer, layers[prefix])
-    ignore = _ignored(shapes, prefixes, units)
-    return Architecture(
+    units = {prefix: _units(layers[prefix], family, text) for prefix in prefixes}
+    for prefix in prefixes if family is not None else ():
+        _require_folds(prefix, units[prefix], layers[prefix])
+    why = (why for start, why in UNFOLDABLE.items() if model_type.startswith(start))
+    architecture = Architecture(
         model_type=model_type,
         prefixes=prefixes,
-        units=units,
+        units=tuple(units.values()),
         norm_offset=0.0 if family is None else family.norm_offset,
-        unfolded=None if family is not None else _why_unfolded(model_type),
+        unfolded=next(why, _UNKNOWN) if family is None else None,
         head=head,
-        # Engines prepend a name of their own.
-        ignore=(*ignore, f"re:.*{_FROM_TARGET}$") if head else ignore,
+        ignore=(),
     )
+    return replace(architecture, ignore=_ignored(shapes, architecture))
 
 
 def require_cached(architecture: Architecture) -> None:
@@ -220,8 +213,7 @@ def _require_plain_experts(model_type: str, shapes: Shapes) -> None:
 
 def _require_folds(prefix: str, units: Sequence[UnitMap], layer: Mapping[str, object]) -> None:
     """Raise where the norm or linear that takes a unit's scale is missing."""
-    folds = (unit.fold for unit in units if unit.fold is not None)
-    if missing := next((name for name in folds if name not in layer), None):
+    for missing in (unit.fold for unit in units if unit.fold and unit.fold not in layer):
         raise QuantizationError(
             f"the checkpoint has no {prefix}{missing}.weight, which its architecture needs",
             fix="download the checkpoint again",
@@ -236,7 +228,7 @@ def _units(
     for linear, shape in layer.items():
         if len(shape) == 2 and not _is_left(linear):
             grouped[_unit_name(linear, layer)].append(linear)
-    units = [_unit(name, sorted(linears, key=_in_order)) for name, linears in grouped.items()]
+    units = [_unit(name, tuple(sorted(each, key=_in_order))) for name, each in grouped.items()]
     units.sort(key=lambda unit: _ORDER.get(unit.name, len(_ORDER)))
     if family is None:
         return tuple(units)
@@ -257,17 +249,14 @@ def _unit_name(linear: str, layer: Mapping[str, object]) -> str:
 def _in_order(linear: str) -> int:
     """Queries, keys, values; gate, up: as engines stack them."""
     leaf = linear.rpartition(".")[2]
-    return list(_FUSED).index(leaf) if leaf in _FUSED else len(_FUSED)
+    return [*_FUSED, leaf].index(leaf)
 
 
-def _unit(name: str, linears: Sequence[str]) -> UnitMap:
-    expert = _EXPERT.match(linears[0])
-    return UnitMap(
-        name=name,
-        linears=tuple(linears),
-        block=expert["experts"] if expert else name,
-        expert=int(expert["number"]) if expert else None,
-    )
+def _unit(name: str, linears: tuple[str, ...]) -> UnitMap:
+    if (expert := _EXPERT.match(linears[0])) is None:
+        return UnitMap(name=name, linears=linears, block=name)
+    block, number = expert["experts"], int(expert["number"])
+    return UnitMap(name=name, linears=linears, block=block, expert=number)
 
 
 def _folded(
@@ -293,15 +282,13 @@ def _folded(
         return replace(unit, fold=family.mlp_norm, beside=beside if family.mlp_norm else ())
     for before, part in _BEFORE.get(leaf, ()):
         if (name := f"{parent}.{before}") in layer:
-            rows = _value_rows(config) if part == "values" else layer[name][0] // 2
+            rows = layer[name][0] // 2
+            if part == "values":
+                heads = int(config["num_attention_heads"])
+                head_dim = config.get("head_dim") or int(config["hidden_size"]) // heads
+                rows = int(config.get("num_key_value_heads") or heads) * int(head_dim)
             return replace(unit, fold=name, fold_is_linear=True, fold_rows=rows if part else 0)
     return unit
-
-
-def _value_rows(config: Mapping[str, Any]) -> int:
-    heads = int(config["num_attention_heads"])
-    head_dim = config.get("head_dim") or int(config["hidden_size"]) // heads
-    return int(config.get("num_key_value_heads") or heads) * int(head_dim)
 
 
 def _is_left(linear: str) -> bool:
@@ -310,32 +297,22 @@ def _is_left(linear: str) -> bool:
     return bool(_ROUTERS & set(parts)) or parts[-1] in _NOT_LINEAR
 
 
-def _why_unfolded(model_type: str) -> str:
-    known = (why for start, why in UNFOLDABLE.items() if model_type.startswith(start))
-    return next(known, "whet does not know which layer precedes its linears")
-
-
-def _ignored(
-    shapes: Shapes, prefixes: Sequence[str], units: Sequence[Sequence[UnitMap]]
-) -> tuple[str, ...]:
+def _ignored(shapes: Shapes, architecture: Architecture) -> tuple[str, ...]:
     """Patterns of every matrix that is not quantized, as engines match them.
 
     Within a layer by name, whatever the layer; a whole part of the model (a vision tower, layers
     for multi-token prediction) by its first name, because engines rename what is inside.
     """
-    quantized = {
-        prefix + linear
-        for prefix, of_layer in zip(prefixes, units, strict=True)
-        for unit in of_layer
-        for linear in unit.linears
-    }
+    quantized = set(architecture.linears)
     nested = any(name.endswith(".lm_head.weight") for name in shapes)
     patterns = dict.fromkeys(("lm_head", "re:.*lm_head$") if nested else ("lm_head",))
     for name, shape in shapes.items():
         module = name.removesuffix(".weight")
         left = len(shape) == 2 and module != name and module not in quantized
         if left and module.rpartition(".")[2] not in _NO_LINEAR:
-            patterns[_pattern(module, prefixes)] = None
+            patterns[_pattern(module, architecture.prefixes)] = None
+    if architecture.head:  # engines prepend a name of their own
+        patterns[f"re:.*{_FROM_TARGET}$"] = None
     return tuple(patterns)
 
 

@@ -71,9 +71,8 @@ def quantize_auto(
             progress=progress,
             device=device,
         )
-        for outcome in outcomes.values():
-            if isinstance(outcome, WhetError):
-                raise outcome
+        for error in (each for each in outcomes.values() if isinstance(each, WhetError)):
+            raise error
         text = key.recipe.calibration.model_copy(update={"samples": _DOCUMENTS})
         documents = load_for(
             _changed(key, calibration=text),
@@ -86,11 +85,11 @@ def quantize_auto(
         choice = choose(dict(zip(jobs, sums, strict=True)), judge)
         chosen = outcomes[next(iter(choice.kl))]
         assert isinstance(chosen, QuantizedCheckpoint)
-        Path(chosen.path, RECORD).unlink()
         for path in Path(chosen.path).iterdir():
             path.rename(stage.folder / path.name)
         for folder in folders:
             shutil.rmtree(folder)
+        (stage.folder / RECORD).unlink()
         spent_s = time.monotonic() - started
         done = replace(chosen, path=str(out.resolve()), choice=choice, seconds=spent_s)
         write_record(stage.folder, key, done)

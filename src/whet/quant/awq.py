@@ -52,11 +52,8 @@ class Stack:
 
     def round_scale(self, scale: Tensor) -> Tensor:
         """The scales nearest to ``scale`` [S, K] that the layer before can absorb exactly."""
-        rounded = []
-        for unit, row in zip(self.units, scale, strict=False):
-            assert unit.round_scale is not None
-            rounded.append(unit.round_scale(row))
-        return torch.stack(rounded)
+        pairs = zip(self.units, scale, strict=False)
+        return torch.stack([unit.round_scale(row) for unit, row in pairs if unit.round_scale])
 
 
 def stacks(units: Sequence[UnitProblem], *, shared: bool) -> Iterator[Stack]:

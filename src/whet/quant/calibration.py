@@ -106,7 +106,8 @@ def load_calibration(
     numbered = enumerate(filter(usable, reader))
     sampled = [request for index, request in numbered if index in chosen]
     tokenizer = load_tokenizer(tokenizer_path)
-    cut = (_cut(ids, max_tokens, dice) for ids in _tokenize(sampled, tokenizer))
+    template = ChatTemplate(tokenizer)
+    cut = (_cut(_encode(each, tokenizer, template), max_tokens, dice) for each in sampled)
     ids = tuple(sample for sample in cut if len(sample) >= _MIN_TOKENS)
     if not ids and among is not None:
         raise UsageError(
@@ -173,45 +174,23 @@ def _has_text(request: LoggedRequest) -> bool:
     return any(message["content"].strip() for message in plain_messages(request))
 
 
-def _tokenize(
-    sampled: Sequence[LoggedRequest], tokenizer: PreTrainedTokenizerBase
-) -> list[Sequence[int]]:
-    """Token ids of each request with its answer, in their order."""
-    template = ChatTemplate(tokenizer)
-    ids: dict[int, Sequence[int]] = {}
-    for special in (False, True):
-        # A chat template writes its own first token; for plain text the tokenizer adds it.
-        texts = {
-            index: document_text(request) if special else _render(request, template)
-            for index, request in enumerate(sampled)
-            if not request.prompt_token_ids
-            and special is not bool(request.messages and template.source)
-        }
-        if texts:
-            encoded = tokenizer(list(texts.values()), add_special_tokens=special, verbose=False)
-            ids |= zip(texts, encoded["input_ids"], strict=True)
-    for index, request in enumerate(sampled):
-        if request.prompt_token_ids:
-            ids[index] = _logged_ids(request, request.prompt_token_ids, tokenizer)
-    return [ids[index] for index in sorted(ids)]
-
-
-def _logged_ids(
-    request: LoggedRequest, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
+def _encode(
+    request: LoggedRequest, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate
 ) -> list[int]:
-    if max(ids) >= len(tokenizer):
-        raise UsageError(
-            f"{request.place} holds token id {max(ids)}, and the tokenizer has "
-            f"{len(tokenizer)} tokens",
-            fix="give a log of this model, or prompts as text",
-        )
-    answer: list[int] = tokenizer.encode(request.output or "", add_special_tokens=False)
-    return [*ids, *answer]
-
-
-def _render(request: LoggedRequest, template: ChatTemplate) -> str:
+    """Token ids of a request with its answer."""
+    if ids := request.prompt_token_ids:
+        if max(ids) >= len(tokenizer):
+            raise UsageError(
+                f"{request.place} holds token id {max(ids)}, and the tokenizer has "
+                f"{len(tokenizer)} tokens",
+                fix="give a log of this model, or prompts as text",
+            )
+        return [*ids, *tokenizer.encode(request.output or "", add_special_tokens=False)]
+    if not request.messages or not template.source:
+        return list(tokenizer.encode(document_text(request)))
     try:
-        return template.chat(
+        # A chat template writes its own first token; for plain text the tokenizer adds it.
+        text = template.chat(
             plain_messages(request),
             answered=True,
             tools=request.tools,
@@ -222,6 +201,7 @@ def _render(request: LoggedRequest, template: ChatTemplate) -> str:
         raise UsageError(
             f"{request.place}: {problem}", fix="change its roles, or give the row as text"
         ) from problem
+    return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def _cut(ids: Sequence[int], max_tokens: int, dice: random.Random) -> tuple[int, ...]:

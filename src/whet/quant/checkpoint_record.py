@@ -19,6 +19,7 @@ from whet.quant.calibration import calibration_sha256
 
 RECORD: Final = "whet_quantization.json"
 _BESIDE: Final = re.compile(r"(?i)[^.].*\.(json|jinja|txt|model|tiktoken)|(license|notice)[^/]*")
+_AGAIN: Final = "remove the folder and run again"
 _REPLACED: Final = {"config.json", RECORD}
 
 
@@ -85,23 +86,16 @@ def find_existing(out: Path, key: CacheKey) -> QuantizedCheckpoint | None:
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
-    record = read_record(out)
+    record, fix = read_record(out), "remove it or choose another folder"
     if record is None:
-        raise QuantizationError(
-            f"{out} exists and is not a finished whet checkpoint",
-            fix="remove it or choose another folder",
-        )
-    if record.changed_files(out):
-        raise QuantizationError(
-            f"a file of {out} changed since it was quantized",
-            fix="remove the folder and run again",
-        )
-    if record.origin != key:
-        raise QuantizationError(
-            f"{out} holds a checkpoint of other weights, another recipe or other calibration text",
-            fix="remove it or choose another folder",
-        )
-    return replace(record.quantized, path=str(out.resolve()))
+        why = f"{out} exists and is not a finished whet checkpoint"
+    elif record.changed_files(out):
+        why, fix = f"a file of {out} changed since it was quantized", _AGAIN
+    elif record.origin != key:
+        why = f"{out} holds a checkpoint of other weights, another recipe or other calibration text"
+    else:
+        return replace(record.quantized, path=str(out.resolve()))
+    raise QuantizationError(why, fix=fix)
 
 
 def copy_beside(source: Path, folder: Path) -> None:

@@ -27,10 +27,6 @@ class LinearScales:
         """The source's weight of a stored one."""
         return weight * self.rows / self.columns
 
-    def of_rows(self, rows: slice) -> LinearScales:
-        """The scales of some rows."""
-        return LinearScales(columns=self.columns, rows=self.rows[rows])
-
     def to(self, device: torch.device) -> LinearScales:
         """The same on another device."""
         return LinearScales(columns=self.columns.to(device), rows=self.rows.to(device))
@@ -46,7 +42,9 @@ def scale_rounding(
     if unit.fold is None:
         return None
     if unit.beside:
-        return round_to_power
+        # Every 16-bit number times or divided by a power of two is exact, so that a router that
+        # reads the same norm routes as before, bit for bit.
+        return lambda scale: torch.exp2(scale.log2().round())
     if not unit.fold_is_linear:
         return partial(round_to_norm, norm=tensors[f"{unit.fold}.weight"], offset=norm_offset)
     columns = tensors[f"{unit.linears[0]}.weight"].shape[1]
@@ -56,15 +54,6 @@ def scale_rounding(
     if columns % rows or rows % head_dim:
         return None
     return partial(share_across_heads, repeats=columns // rows, head_dim=head_dim)
-
-
-def round_to_power(scale: Tensor) -> Tensor:
-    """The powers of two nearest to ``scale``.
-
-    Every 16-bit number times or divided by one is exact, so that a router that reads the same norm
-    routes as before, bit for bit.
-    """
-    return torch.exp2(scale.log2().round())
 
 
 def round_to_norm(scale: Tensor, *, norm: Tensor, offset: float = 0.0) -> Tensor:

@@ -53,10 +53,8 @@ class InputMeter:
         if x.is_meta:  # a trial counts only
             return
         if not len(self._gram):
-            channels = x.shape[1]
-            self._gram = torch.zeros(channels, channels, device=self._device)
-            self._abs = torch.zeros(channels, device=self._device)
-            self._peak = torch.zeros(channels, device=self._device)
+            self._gram = torch.zeros(x.shape[1], x.shape[1], device=self._device)
+            self._abs = self._peak = torch.zeros(x.shape[1], device=self._device)
         # Tensor cores multiply 16-bit numbers exactly and accumulate in float32.
         if x.is_cuda and x.dtype != torch.float32:
             self._gram += torch.mm(x.T, x, out_dtype=torch.float32)
@@ -66,7 +64,7 @@ class InputMeter:
         if x.shape[0] == 0:
             return
         size = x.abs()
-        self._abs += size.sum(dim=0, dtype=torch.float32)
+        self._abs = self._abs + size.sum(dim=0, dtype=torch.float32)
         self._peak = torch.maximum(self._peak, size.amax(dim=0).float())
         self._sample.append(x[self._rows(x.shape[0], batch).to(x.device)].float())
 

@@ -24,20 +24,9 @@ _ROOMY: Final = 160 << 10  # bytes of shared memory a block, from which on the w
 
 @triton.jit
 def _round_kernel(  # noqa: PLR0913, PLR0917
-    work,
-    scale,
-    corner,
-    errors,
-    outputs,
-    columns,
-    work_stride,
-    grid_stride,
-    corner_stride,
-    low,
-    high,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    work, scale, corner, errors, outputs, columns, work_stride, grid_stride, corner_stride, low,
+    high, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
     inside = (rows[:, None] < outputs) & (cols[None, :] < columns)
@@ -79,16 +68,9 @@ def round_block(work: Tensor, scale: Tensor, corner: Tensor, levels: tuple[int, 
 
 @triton.jit
 def _products_kernel(  # noqa: PLR0913, PLR0917
-    codes,
-    gram,
-    normal,
-    outputs,
-    channels,
-    groups,
-    ROWS: tl.constexpr,
-    GROUP: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    codes, gram, normal, outputs, channels, groups,
+    ROWS: tl.constexpr, GROUP: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     here = tl.program_id(1)
     inner = tl.arange(0, GROUP)

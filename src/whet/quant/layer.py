@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -45,15 +45,8 @@ class SourceLayer:
         return torch.cat([part.to(device, torch.float32) for part in parts])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuantizedLayer:
-    """``tensors`` by name within the layer and the scales of each linear, on the host."""
-
-    tensors: dict[str, Tensor]
-    scales: dict[str, LinearScales]
-    errors: tuple[UnitError, ...]
-
-
+QuantizedLayer = tuple[dict[str, Tensor], dict[str, LinearScales], list[UnitError]]
+"""Tensors by name within the layer and the scales of each linear, on the host, and the errors."""
 Fit = Callable[[Sequence[Sequence[UnitProblem]]], list[UnitFit]]
 """Chooses what is stored of groups of units; those of a group share a column scale."""
 
@@ -95,18 +88,12 @@ class LayerQuantizer:
             meter = meters.setdefault(unit.block, BlockMeter(self.grid, self.wide))
             meter.ratio = fit.ratio if meter.ratio is None else meter.ratio
             self._store(layer, unit, fit, scales, (stored, meter))
-        errors = [
-            meter.finish(layer.full_name(name), layer.stats.output_change)
-            for name, meter in meters.items()
-            if layer.stats is not None
-        ]
-        if layer.stats is not None:
-            stored |= self._activation_scales(layer, layer.stats, scales)
-        return QuantizedLayer(
-            tensors={name: tensor.to("cpu").contiguous() for name, tensor in stored.items()},
-            scales={name: each.to(torch.device("cpu")) for name, each in scales.items()},
-            errors=tuple(errors),
-        )
+        errors: list[UnitError] = []
+        if (stats := layer.stats) is not None:
+            errors += (m.finish(layer.full_name(n), stats.output_change) for n, m in meters.items())
+            stored |= self._activation_scales(layer, stats, scales)
+        tensors = {name: tensor.to("cpu").contiguous() for name, tensor in stored.items()}
+        return tensors, {k: each.to(torch.device("cpu")) for k, each in scales.items()}, errors
 
     def _blocks(self, units: Sequence[UnitMap]) -> list[list[list[UnitMap]]]:
         """Groups of units that share a column scale, because one norm feeds them all.
@@ -129,7 +116,7 @@ class LayerQuantizer:
                 f"a weight of {name} is not finite",
                 fix="download the checkpoint again, or repair it",
             )
-        unclipped = [layer.tensors[f"{linear}.weight"] for linear in unit.linears[: unit.unclipped]]
+        unclipped = unit.linears[: unit.unclipped]
         return UnitProblem(
             name=name,
             weight=weight,
@@ -137,7 +124,7 @@ class LayerQuantizer:
             round_scale=scale_rounding(
                 unit, layer.tensors, head_dim=self.head_dim, norm_offset=self.norm_offset
             ),
-            unclipped_rows=sum(part.shape[0] for part in unclipped),
+            unclipped_rows=sum(len(layer.tensors[f"{linear}.weight"]) for linear in unclipped),
             grid=self.grid,
         )
 
@@ -201,23 +188,14 @@ class LayerQuantizer:
         for unit in layer.units if self.grid.static_inputs else ():
             peak = (stats.units[unit.name].max_abs / scales[unit.linears[0]].columns).max()
             peaks |= {f"{linear}.input_scale": peak for linear in unit.linears}
-        if self.kv_cache:
-            attention, rows = _value_rows(scales, stats.values.numel())
+        for linear in (name for name in scales if self.kv_cache and name.endswith(CACHED)):
+            attention, rows = linear.rpartition(".")[0], scales[linear].rows.squeeze(1)
             peaks[f"{attention}.k_scale"] = stats.keys.max()
-            peaks[f"{attention}.v_scale"] = (stats.values / rows).max()
+            peaks[f"{attention}.v_scale"] = (stats.values / rows[-stats.values.numel() :]).max()
         return {
             name: self.grid.stored_scale((peak / _FLOAT8_MAX).reshape(1))
             for name, peak in peaks.items()
         }
-
-
-def _value_rows(scales: Mapping[str, LinearScales], channels: int) -> tuple[str, Tensor]:
-    """The attention's name, and the row scales [C] of the linear that makes its values."""
-    for linear, each in scales.items():
-        attention, _, leaf = linear.rpartition(".")
-        if leaf in CACHED:
-            return attention, each.rows.squeeze(1)[-channels:]
-    raise AssertionError("a recipe with KV scales was opened for layers that cache no values")
 
 
 class BlockMeter:
@@ -253,7 +231,7 @@ class BlockMeter:
             return inputs.tokens * output_error(weight, inputs.gram)
 
         for part in row_slices(source):
-            weight, own = source[part].to(inputs.gram), scales.of_rows(part)
+            weight, own = source[part].to(inputs.gram), replace(scales, rows=scales.rows[part])
             self.whole += total(weight)
             self.stored += total(own.undo(dequantized[part]).sub_(weight))
             rounded = self.grid.round(weight, nearest[part]).to(self.grid.dtype)

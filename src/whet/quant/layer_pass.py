@@ -20,7 +20,7 @@ from whet.core.errors import WhetError
 from whet.core.protocols import Progress
 from whet.core.records.model import ModelFacts
 from whet.core.records.quant import QuantizedCheckpoint, UnitError
-from whet.core.spec import GROUPED, SIXTEEN_BIT
+from whet.core.spec import GROUPED
 from whet.core.spec.recipe import Method as MethodName
 from whet.core.staging import require_space, staged
 from whet.core.torch_device import pick_device
@@ -38,7 +38,7 @@ from whet.quant.skeleton import FEWEST
 from whet.quant.stream import LayerStream
 from whet.quant.suitability import FOLDING, Source, inputs_needed, read_source
 from whet.quant.unit import round_to_nearest
-from whet.quant.verify import Expected, verify_weights
+from whet.quant.verify import verify_weights
 
 Outcome = QuantizedCheckpoint | WhetError
 METHODS: Final[Mapping[MethodName, Fit]] = {
@@ -66,6 +66,8 @@ class RecipeJob:
     def __init__(self, out: Path, key: CacheKey, model: SourceModel) -> None:
         """Nothing is checked or written before ``open``."""
         self.recipe = key.recipe
+        self.needs_inputs = bool(inputs_needed(key.recipe))
+        """Whether calibration text has to run through the layers."""
         self._out, self._key, self._model = out, key, model
         self._grid = make_grid(self.recipe.scheme, self.recipe.group_size, model.dtype)
         self._wide = None if self.recipe.mixed is None else model.dtype
@@ -75,11 +77,6 @@ class RecipeJob:
         self._errors: list[UnitError] = []
         self._linears: dict[str, list[str]] = {}
         self._starved: list[tuple[str, int]] = []
-
-    @property
-    def needs_inputs(self) -> bool:
-        """Whether calibration text has to run through the layers."""
-        return bool(inputs_needed(self.recipe))
 
     def open(self) -> None:
         """Check the recipe against the model and make the hidden folder.
@@ -115,13 +112,12 @@ class RecipeJob:
     def add_layer(self, layer: SourceLayer) -> None:
         """Quantize one layer and write it."""
         with self._timer.phase("fit"):
-            quantized = self._quantizer.quantize(layer)
+            tensors, scales, errors = self._quantizer.quantize(layer)
         with self._timer.phase("write"):
-            for name, tensor in quantized.tensors.items():
+            for name, tensor in tensors.items():
                 self._writer.add(layer.prefix + name, tensor)
-        for linear, scales in quantized.scales.items():
-            self._scales[layer.prefix + linear] = scales
-        self._errors += quantized.errors
+        self._scales |= {layer.prefix + linear: each for linear, each in scales.items()}
+        self._errors += errors
         for unit in layer.units:
             linears = tuple(layer.prefix + linear for linear in unit.linears)
             self._linears.setdefault(layer.full_name(unit.block), []).extend(linears)
@@ -149,7 +145,8 @@ class RecipeJob:
             verify_weights(
                 self._folder,
                 self._model.reader,
-                {name: self._expected(name, wide) for name in self._scales},
+                {k: (None if k in wide else self._grid, s) for k, s in self._scales.items()},
+                nearest=self.recipe.method != "gptq",
                 cache_scales=self.recipe.kv_cache is not None,
                 device=self._model.device,
             )
@@ -179,18 +176,9 @@ class RecipeJob:
         return frozenset(wide)
 
     def _cost(self, error: UnitError) -> UnitCost:
-        bits = wide_bits = 0
-        for name in self._linears[error.unit]:
-            outputs, inputs = self._model.reader.headers[f"{name}.weight"].shape
-            bits += self._grid.stored_bits(outputs, inputs)
-            wide_bits += outputs * inputs * 16
-        return UnitCost(error=error, bits=bits, wide_bits=wide_bits)
-
-    def _expected(self, linear: str, wide: frozenset[str]) -> Expected:
-        if linear in wide:
-            return Expected(grid=None, scales=self._scales[linear], nearest=True)
-        nearest = self.recipe.method != "gptq"  # error feedback moves weights further
-        return Expected(grid=self._grid, scales=self._scales[linear], nearest=nearest)
+        headers = self._model.reader.headers
+        shapes = (headers[f"{name}.weight"].shape for name in self._linears[error.unit])
+        return UnitCost(error=error, bits=sum(self._grid.stored_bits(*shape) for shape in shapes))
 
     def _describe(
         self, facts: ModelFacts, calibration: Calibration | None, timers: Sequence[PhaseTimer]
@@ -214,7 +202,6 @@ class RecipeJob:
             peak_memory_bytes=max(peaks, default=None),
             phases=phases,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            kept_scheme=None if recipe.mixed is None else SIXTEEN_BIT,
             kv_cache=recipe.kv_cache,
             warnings=(
                 *checkpoint_doubts(self._model.facts),
@@ -328,7 +315,6 @@ def open_stream(samples: Calibration, model: SourceModel, timer: PhaseTimer) -> 
     """The stream of hidden states, which begins with the embeddings of the samples."""
     with timer.phase("read"):
         stream = LayerStream(model.reader.folder, samples.ids, model.architecture, model.device)
-    with timer.phase("read"):
         name = stream.skeleton.embedding_of(model.reader.headers)
         table = model.reader.read(name, model.device)
     with timer.phase("forward"):

@@ -24,11 +24,15 @@ from whet.quant.fold import LinearScales
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitCost:
-    """The errors of one unit, and its bits on the disk in the scheme and in 16 bit."""
+    """The errors of one unit, and its bits on the disk in the scheme."""
 
     error: UnitError
     bits: int
-    wide_bits: int
+
+    @property
+    def more_bits(self) -> int:
+        """Further bits on the disk in 16 bit."""
+        return 16 * self.error.weights - self.bits
 
     @property
     def gain(self) -> float:
@@ -37,7 +41,7 @@ class UnitCost:
         assert error.wide_error is not None
         assert error.layer_error is not None
         saved = 1 - error.wide_error / error.error if error.error else 0.0
-        return error.layer_error * saved / max(1, self.wide_bits - self.bits)
+        return error.layer_error * saved / max(1, self.more_bits)
 
 
 def choose_units(costs: Sequence[UnitCost], bits_per_weight: float) -> frozenset[str]:
@@ -56,8 +60,8 @@ def choose_units(costs: Sequence[UnitCost], bits_per_weight: float) -> frozenset
         )
     selected = set()
     for item in sorted(costs, key=lambda item: item.gain, reverse=True):
-        if item.wide_bits - item.bits <= room and item.gain > 0:
-            room -= item.wide_bits - item.bits
+        if item.more_bits <= room and item.gain > 0:
+            room -= item.more_bits
             selected.add(item.error.unit)
     return frozenset(selected)
 

@@ -20,7 +20,8 @@ class PhaseTimer:
         """Start with no phases."""
         self._device = device
         self._phase_ns: dict[str, int] = {}
-        self._peak_bytes = 0
+        self.peak_bytes: int | None = None
+        """Peak device memory; None on a CPU, whose process holds more than this work."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -45,7 +46,8 @@ class PhaseTimer:
             ) from error
         self._phase_ns[name] = self._phase_ns.get(name, 0) + time.monotonic_ns() - started
         if self._device.type == "cuda":
-            self._peak_bytes = max(self._peak_bytes, torch.cuda.max_memory_allocated(self._device))
+            peak_bytes = torch.cuda.max_memory_allocated(self._device)
+            self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -53,11 +55,6 @@ class PhaseTimer:
         return tuple(
             Phase(name=name, seconds=time_ns / NS_PER_S) for name, time_ns in self._phase_ns.items()
         )
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Peak device memory; None on a CPU, whose process holds more than this work."""
-        return self._peak_bytes if self._device.type == "cuda" else None
 
     def _wait(self) -> None:
         if self._device.type == "cuda":

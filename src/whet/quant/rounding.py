@@ -5,6 +5,7 @@ Both are compressed-tensors' own: it defines the grid, writes the tensors and re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,12 +32,8 @@ _PACKED_BITS = 4
 _PRESETS = {"W4A8_FP8": "W4AFP8"}
 """The library's names where they differ."""
 _KV_CACHE: Final = {
-    "num_bits": 8,
-    "type": "float",
-    "strategy": "tensor",
-    "dynamic": False,
-    "symmetric": True,
-}
+    "num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,11 +92,9 @@ class Grid:
 
     def stored_bits(self, outputs: int, inputs: int) -> int:
         """Bits on the disk of one linear: codes, scales, its shape."""
-        groups = inputs // self.group(inputs)
-        scale_bits = torch.finfo(self.dtype).bits
-        scales = scale_bits if self.per_tensor else outputs * groups * scale_bits
-        shape = 128 if self.packed else 0
-        return outputs * inputs * self.bits + scales + shape
+        parts = stored_parts(self, outputs, inputs)
+        parts.pop("input_scale", None)
+        return sum(8 * dtype.itemsize * math.prod(shape) for dtype, shape in parts.values())
 
     @property
     def packed(self) -> bool:
@@ -137,11 +132,8 @@ def make_grid(scheme: str, group_size: int, dtype: torch.dtype) -> Grid:
 
 def format_of(grid: Grid) -> str:
     """``pack-quantized``, ``int-quantized`` or ``float-quantized``."""
-    if grid.packed:
-        return str(CompressionFormat.pack_quantized.value)
-    if grid.is_float:
-        return str(CompressionFormat.float_quantized.value)
-    return str(CompressionFormat.int_quantized.value)
+    plain = CompressionFormat.float_quantized if grid.is_float else CompressionFormat.int_quantized
+    return str((CompressionFormat.pack_quantized if grid.packed else plain).value)
 
 
 def pack(weight: Tensor, scale: Tensor, grid: Grid) -> dict[str, Tensor]:

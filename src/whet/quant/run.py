@@ -10,7 +10,6 @@ from whet.checkpoint import read_facts
 from whet.core.errors import QuantizationError, WhetError
 from whet.core.protocols import Progress
 from whet.core.records.engine import UNQUANTIZED
-from whet.core.records.model import ModelFacts
 from whet.core.records.quant import QuantizedCheckpoint
 from whet.core.spec import RecipeSpec
 from whet.core.torch_device import release_memory
@@ -50,7 +49,11 @@ def quantize_many(
     by default the first GPU if there is one. Raises errors that concern all, as ``quantize`` does.
     """
     facts = read_facts(source)
-    _require_sixteen_bit(facts)
+    if facts.stored.scheme not in UNQUANTIZED:
+        raise QuantizationError(
+            f"{facts.path} is already quantized ({facts.stored.scheme})",
+            fix="give the 16-bit checkpoint that it was made of",
+        )
     progress = progress or (lambda _step, _total: None)
     outcomes: dict[str, QuantizedCheckpoint | WhetError] = {}
     keys: dict[str, tuple[Path, CacheKey]] = {}
@@ -58,14 +61,12 @@ def quantize_many(
         text = judge.text if judge is not None and recipe.method == "auto" else None
         key = cache_key(facts.weights_sha256, recipe, calibration, text)
         try:
-            existing = find_existing(out, key)
+            if existing := find_existing(out, key):
+                outcomes[name] = existing
+            else:
+                keys[name] = (out, key)
         except QuantizationError as error:
             outcomes[name] = error
-            continue
-        if existing is None:
-            keys[name] = (out, key)
-        else:
-            outcomes[name] = existing
     if keys:  # torch takes seconds to import, and existing checkpoints do not need it
         from whet.quant.auto import quantize_auto
         from whet.quant.layer_pass import run_pass
@@ -80,11 +81,3 @@ def quantize_many(
                 outcomes[name] = error
         release_memory()
     return {name: outcomes[name] for name in recipes}
-
-
-def _require_sixteen_bit(facts: ModelFacts) -> None:
-    if facts.stored.scheme not in UNQUANTIZED:
-        raise QuantizationError(
-            f"{facts.path} is already quantized ({facts.stored.scheme})",
-            fix="give the 16-bit checkpoint that it was made of",
-        )

@@ -8,6 +8,7 @@ plain loop does, and shows every expert's two inputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,8 +29,8 @@ FAULTS: Final = (
 class Skeleton:
     """The model of a checkpoint folder on the meta device, and its text decoder.
 
-    Names and forms of the checkpoint's tensors are brought to the model's by transformers itself:
-    prefixes of multimodal models, experts in one tensor.
+    Transformers itself brings names and forms of the checkpoint's tensors to the model's: prefixes
+    of multimodal models, experts in one tensor.
     """
 
     def __init__(self, source: Path, dtype: torch.dtype | None) -> None:
@@ -37,11 +38,12 @@ class Skeleton:
         from transformers import CONFIG_MAPPING
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightConverter, WeightRenaming
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
         from transformers.utils import logging
 
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it shows one for every layer
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # of kernels that are missing
-        register()
+        ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)
         kind = read_json(source / "config.json").get("model_type")
         if kind not in CONFIG_MAPPING:
             raise QuantizationError(
@@ -151,11 +153,10 @@ def _build(source: Path, dtype: torch.dtype | None) -> Any:
         "experts_implementation": NAME,
         "dtype": dtype or text.dtype or config.dtype or torch.bfloat16,
     }
+    caps = getattr(text, "attn_logit_softcapping", None)  # only eager attention does (Gemma 2)
     with torch.device("meta"):
-        if getattr(text, "attn_logit_softcapping", None):  # only eager attention caps (Gemma 2)
-            return build(config, attn_implementation="eager", **options)
         try:
-            return build(config, attn_implementation="sdpa", **options)
+            return build(config, attn_implementation="eager" if caps else "sdpa", **options)
         except ValueError:
             return build(config, attn_implementation="eager", **options)
 
@@ -171,18 +172,26 @@ Observe = Callable[[int, str, Tensor], None]
 """Called with the expert's number, ``gate_up`` or ``down``, and its inputs: [tokens, K]."""
 
 
+@dataclass(kw_only=True, slots=True)
+class Current:
+    """The batch that runs: its number, and the real tokens of it when flattened (None: all)."""
+
+    number: int = 0
+    rows: Tensor | None = None
+
+    def real(self, flat: Tensor) -> Tensor:
+        """``flat`` [tokens, …] without padding."""
+        return flat if self.rows is None else flat[self.rows]
+
+
 class ExpertsMeter:
-    """Shows the inputs of every expert of one layer to ``observe``.
+    """Shows the inputs of every expert of one layer to ``observe``; padding enters no expert."""
 
-    ``rows`` are the real tokens of the flattened batch, None for all; padding enters no expert.
-    """
-
-    def __init__(self, module: Any, observe: Observe) -> None:
+    def __init__(self, module: Any, observe: Observe, current: Current) -> None:
         """``module`` is the layer's experts, built with the implementation ``NAME``."""
-        self._module, self._observe = module, observe
+        self._module, self._observe, self.current = module, observe, current
         self._counts = [0] * int(module.num_experts)
         self._sample: list[Tensor] = []
-        self.rows: Tensor | None = None
 
     def show(self, expert: int, hidden: Tensor) -> Tensor:
         """Run ``expert`` on ``hidden`` [tokens, K]."""
@@ -218,24 +227,16 @@ def _linear(module: Any, name: str, expert: int, inputs: Tensor) -> Tensor:
     return functional.linear(inputs, weight.T if module.is_transposed else weight, bias)
 
 
-def register() -> None:
-    """Make ``NAME`` known to transformers."""
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-
-    ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)
-
-
 def _forward(
     module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
     """The output of all experts: [tokens, K]; a module without a meter shows nothing."""
     meter: ExpertsMeter | None = getattr(module, METER, None)
-    meter = meter or ExpertsMeter(module, lambda _expert, _name, _inputs: None)
+    meter = meter or ExpertsMeter(module, lambda _expert, _name, _inputs: None, Current())
     if hidden_states.is_meta:  # which expert a token goes to is not known
         outputs = [meter.show(expert, hidden_states[:1]) for expert in range(module.num_experts)]
         return torch.zeros_like(hidden_states) + outputs[0]
-    tokens = torch.arange(len(hidden_states), device=hidden_states.device)
-    tokens = tokens if meter.rows is None else meter.rows
+    tokens = meter.current.real(torch.arange(len(hidden_states), device=hidden_states.device))
     meter.keep(hidden_states[tokens])
     chosen = top_k_index[tokens].flatten()
     order = chosen.argsort(stable=True)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_map_only
 
 from whet.checkpoint.headers import TensorHeader
@@ -18,7 +19,7 @@ from whet.checkpoint.shards import TensorReader
 from whet.core.errors import QuantizationError
 from whet.quant.architecture import CACHED, Architecture
 from whet.quant.gram import InputMeter, InputStats
-from whet.quant.skeleton import FAULTS, METER, ExpertsMeter, Skeleton, words_of
+from whet.quant.skeleton import FAULTS, METER, Current, ExpertsMeter, Skeleton, words_of
 
 _BATCH_TOKENS: Final = {"cpu": 4096, "cuda": 16384}
 _MIXTURE: Final = 4  # as many tokens a batch, as each expert sees few of them
@@ -86,29 +87,26 @@ class LayerStream:
         # Of a trial only the layer is without data: masks depend on values.
         self._around = torch.device("cpu") if device.type == "meta" else device
         self.skeleton.fill_tables(self._around)
-        self._dtype = self.skeleton.dtype
         self._batches: list[_Batch] = []
+        self._current = Current()
 
     @torch.no_grad()
     def embed(self, table: Tensor) -> None:
         """Look up every sample in ``table`` [V, D]."""
         embedding, device = self.skeleton.embedding, self._around
-        embedding.weight = nn.Parameter(table.to(device, self._dtype), requires_grad=False)
+        table = table.to(device, self.skeleton.dtype)
+        embedding.weight = nn.Parameter(table, requires_grad=False)
         if hasattr(embedding, "scalar_embed_scale"):  # Gemma; its buffer was built without data
             embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, device=device)
         budget = _BATCH_TOKENS[device.type]
         if any(unit.expert is not None for units in self._architecture.units for unit in units):
             budget *= _MIXTURE
         for group in batch_by_length(self._ids, budget):
-            length = len(group[-1])
-            padded = torch.tensor([[*ids, *[0] * (length - len(ids))] for ids in group])
-            real = torch.tensor(
-                [[True] * len(ids) + [False] * (length - len(ids)) for ids in group]
-            )
-            rows = None if bool(real.all()) else real.flatten().nonzero().squeeze(1)
-            hidden = embedding(padded.to(device))
-            rows = None if rows is None else rows.to(device)
-            self._batches.append(_Batch(hidden=hidden, rows=rows))
+            padded = pad_sequence([torch.tensor(ids) for ids in group], batch_first=True)
+            lengths = torch.tensor([len(ids) for ids in group])
+            real = torch.arange(padded.shape[1]) < lengths.unsqueeze(1)
+            rows = None if bool(real.all()) else real.flatten().nonzero().squeeze(1).to(device)
+            self._batches.append(_Batch(hidden=embedding(padded.to(device)), rows=rows))
         embedding.to("meta")
 
     @torch.no_grad()
@@ -119,12 +117,11 @@ class LayerStream:
         """
         prefix = self._architecture.prefixes[index]
         layer = self._load(prefix, index, tensors)
-        cache = _CacheMeter()
         middle = self._batches[len(self._batches) // 2]  # of medium length
         inputs = middle.head(_COMPARED_SAMPLES)
-        with self._metered(layer, index) as meters:
-            self._advance(self._batches, index, layer, cache, meters)
-            starved = () if meters.experts is None else meters.experts.feed_starved()
+        with self._metered(layer, index) as (meters, experts):
+            cache = self._advance(self._batches, index, layer)
+            starved = () if experts is None else experts.feed_starved()
         layer.to("meta")
 
         @torch.no_grad()
@@ -136,7 +133,7 @@ class LayerStream:
             return float((change / output.square_().sum(dim=1).clamp_(min=_TINY)).mean())
 
         return LayerStats(
-            units={name: meter.finish(f"{prefix}{name}") for name, meter in meters.units.items()},
+            units={name: meter.finish(f"{prefix}{name}") for name, meter in meters.items()},
             keys=cache.keys,
             values=cache.values,
             output_change=output_change,
@@ -146,9 +143,10 @@ class LayerStream:
     @torch.no_grad()
     def try_layers(self, headers: Mapping[str, TensorHeader]) -> None:
         """Run a layer of each kind without weights; ``QuantizationError`` for one that cannot."""
-        table = torch.zeros(1, self.skeleton.embedding.embedding_dim, dtype=self._dtype)
+        embedding = self.skeleton.embedding
         self.skeleton.embedding_of(headers)
-        self.embed(table.expand(self.skeleton.embedding.num_embeddings, -1))
+        table = torch.zeros(1, embedding.embedding_dim, dtype=self.skeleton.dtype)
+        self.embed(table.expand(embedding.num_embeddings, -1))
         tried: list[object] = []
         types = getattr(self._decoder.config, "layer_types", None)
         for index, prefix in enumerate(self._architecture.prefixes):
@@ -160,9 +158,9 @@ class LayerStream:
             tried.append(kind)
             tensors = {name: torch.empty(shape, device="meta") for name, shape in form.items()}
             layer = self._load(prefix, index, tensors)
-            with self._metered(layer, index) as meters:
-                self._advance([replace(self._batches[0])], index, layer, _CacheMeter(), meters)
-            for unit, meter in meters.units.items():
+            with self._metered(layer, index) as (meters, _):
+                self._advance([replace(self._batches[0])], index, layer)
+            for unit, meter in meters.items():
                 if not meter.tokens:
                     raise self._refusal(f"nothing enters {prefix}{unit}")
 
@@ -172,7 +170,7 @@ class LayerStream:
     ) -> None:
         """Run layer ``index`` with these weights, by default on all batches; measure nothing."""
         layer = self._load(self._architecture.prefixes[index], index, tensors)
-        self._advance(batches or self._batches, index, layer, _CacheMeter(), _Meters(units={}))
+        self._advance(batches or self._batches, index, layer)
         layer.to("meta")
 
     def states(self) -> Iterator[Tensor]:
@@ -211,29 +209,33 @@ class LayerStream:
         return logits.squeeze(0).float().log_softmax(dim=-1)
 
     @contextmanager
-    def _metered(self, layer: nn.Module, index: int) -> Iterator[_Meters]:
-        """Meters on the input of each unit, inside the block."""
-        prefix, meters = self._architecture.prefixes[index], _Meters(units={})
+    def _metered(
+        self, layer: nn.Module, index: int
+    ) -> Iterator[tuple[dict[str, InputMeter], ExpertsMeter | None]]:
+        """Meters on the input of each unit, and one on the experts, inside the block."""
+        prefix, current = self._architecture.prefixes[index], self._current
+        meters: dict[str, InputMeter] = {}
         hooks = []
         of_expert: dict[tuple[int, str], InputMeter] = {}
         for unit in self._architecture.units[index]:
-            meters.units[unit.name] = InputMeter(self._device, unit.name)
+            meter = meters[unit.name] = InputMeter(self._device, unit.name)
             if unit.expert is not None:
-                of_expert[unit.expert, unit.name.rpartition(".")[2]] = meters.units[unit.name]
+                of_expert[unit.expert, unit.name.rpartition(".")[2]] = meter
                 continue
             with self._translated("a layer"):
                 linear = self.skeleton.module(prefix + unit.linears[0])
-            hooks.append(linear.register_forward_pre_hook(partial(_observe, meters, unit.name)))
+            hooks.append(linear.register_forward_pre_hook(partial(_observe, meter, current)))
         module = next((each for each in layer.modules() if hasattr(each, "_apply_gate")), None)
+        experts = None
         if module is not None:
 
             def observe(expert: int, role: str, inputs: Tensor) -> None:
-                of_expert[expert, role].add(inputs, batch=meters.batch)
+                of_expert[expert, role].add(inputs, batch=current.number)
 
-            meters.experts = ExpertsMeter(module, observe)
-            setattr(module, METER, meters.experts)
+            experts = ExpertsMeter(module, observe, current)
+            setattr(module, METER, experts)
         try:
-            yield meters
+            yield meters, experts
         finally:
             for handle in hooks:
                 handle.remove()
@@ -264,37 +266,27 @@ class LayerStream:
             fix="round to nearest instead (--method rtn), or in place of auto name the method",
         )
 
-    def _advance(
-        self,
-        batches: Sequence[_Batch],
-        index: int,
-        layer: nn.Module,
-        cache: _CacheMeter,
-        meters: _Meters,
-    ) -> None:
-        """Replace the hidden states of ``batches`` by the layer's output."""
+    def _advance(self, batches: Sequence[_Batch], index: int, layer: nn.Module) -> _CacheMeter:
+        """Replace the hidden states of ``batches`` by the layer's output; return its cache."""
         linears = [name for unit in self._architecture.units[index] for name in unit.linears]
         stores = any(name.endswith(CACHED) for name in linears)  # others keep a state, not a cache
+        cache = _CacheMeter(self._current)
         measured = _MeasuredLayer(layer, cache if stores else None, first=index == 0)
         self._decoder.layers = nn.ModuleList([*(_SkippedLayer() for _ in range(index)), measured])
         try:
             for number, batch in enumerate(batches):
-                meters.batch = number
-                meters.rows = cache.rows = batch.rows
-                if meters.experts is not None:
-                    meters.experts.rows = batch.rows
+                self._current.number, self._current.rows = number, batch.rows
                 measured.hidden = batch.hidden
-                batch.hidden = self._output(measured)
+                try:
+                    with self._translated("a layer"):
+                        self._decoder(inputs_embeds=batch.hidden, use_cache=False)
+                except _LayerOutput as output:
+                    batch.hidden = output.hidden
+                else:
+                    raise AssertionError("the model did not run its last layer")
         finally:
             self._decoder.layers = self._layers
-
-    def _output(self, measured: _MeasuredLayer) -> Tensor:
-        try:
-            with self._translated("a layer"):
-                self._decoder(inputs_embeds=measured.hidden, use_cache=False)
-        except _LayerOutput as output:
-            return output.hidden
-        raise AssertionError("the model did not run its last layer")
+        return cache
 
 
 class _LayerOutput(Exception):
@@ -345,10 +337,9 @@ class _CacheMeter:
     States of recurrences and convolutions, which hybrid layers have too, begin anew.
     """
 
-    def __init__(self) -> None:
-        self.rows: Tensor | None = None
-        self.keys = torch.zeros(())
-        self.values = torch.zeros(())
+    def __init__(self, current: Current) -> None:
+        self._current = current
+        self.keys = self.values = torch.zeros(())
 
     def update(
         self, keys: Tensor, values: Tensor, *_args: Any, **_kwargs: Any
@@ -370,23 +361,13 @@ class _CacheMeter:
 
     def _peak(self, states: Tensor) -> Tensor:
         flat = states.transpose(1, 2).flatten(0, 1).flatten(1)
-        return (flat if self.rows is None else flat[self.rows]).abs().amax(dim=0).float()
+        return self._current.real(flat).abs().amax(dim=0).float()
 
 
-@dataclass(kw_only=True, slots=True)
-class _Meters:
-    """One meter a unit; ``rows`` are the real tokens of the current batch, number ``batch``."""
-
-    units: dict[str, InputMeter]
-    experts: ExpertsMeter | None = None
-    batch: int = 0
-    rows: Tensor | None = None
-
-
-def _observe(meters: _Meters, unit: str, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    flat = inputs[0].flatten(0, -2)
-    real = flat if meters.rows is None else flat[meters.rows]
-    meters.units[unit].add(real, batch=meters.batch)
+def _observe(
+    meter: InputMeter, current: Current, _module: nn.Module, inputs: tuple[Tensor, ...]
+) -> None:
+    meter.add(current.real(inputs[0].flatten(0, -2)), batch=current.number)
 
 
 def batch_by_length(ids: Sequence[Sequence[int]], budget: int) -> list[list[Sequence[int]]]:

@@ -75,17 +75,17 @@ class Source:
             )
         architecture, needed = self.architecture, inputs_needed(recipe)
         if needed and architecture.head:
-            raise self._refusal(needed[0], "the inputs", HEAD_INPUTS)
+            raise self._refusal(needed, "the inputs", HEAD_INPUTS)
         if architecture.unfolded is not None and recipe.method in FOLDING:
             instead = "" if self.unmeasured else "method gptq, or "
-            raise self._refusal(needed[0], "the scales", architecture.unfolded, instead)
+            raise self._refusal(needed, "the scales", architecture.unfolded, instead)
         linear_dtype(self.headers, architecture.linears)
         if recipe.kv_cache is not None:
             require_cached(architecture)
         if recipe.scheme in GROUPED:
             require_groups(self.shapes, architecture.linears, recipe.group_size)
         if needed and self.unmeasured is not None:
-            raise self._refusal(needed[0], "the inputs", self.unmeasured)
+            raise self._refusal(needed, "the inputs", self.unmeasured)
 
     def _refusal(self, what: str, needed: str, why: str, instead: str = "") -> QuantizationError:
         return QuantizationError(
@@ -99,19 +99,20 @@ def recipe_problem(folder: Path, recipe: RecipeSpec) -> str | None:
 
     ``CheckpointError`` for a folder that cannot be read.
     """
-    if _is_quantized(folder):
+    config = read_json(folder / "config.json")  # ``read_facts`` compares what it says with tensors
+    text = config.get("text_config")
+    if read_claim(folder, config | text if isinstance(text, dict) else config) is not None:
         return (
             "the model is quantized already, and recipes need 16-bit weights; give the 16-bit "
             "checkpoint that it was made of, or leave the recipe out and serve it as stored"
         )
     source = read_source(folder)
-    reason = source.refusal(recipe)
-    if reason is None:
+    if (reason := source.refusal(recipe)) is None:
         return None
-    others = [settings_text(other) for other in _working(source, recipe)]
-    if not others:
-        return reason
-    return f"{reason.rpartition('; ')[0] or reason}; use a recipe with {', or with '.join(others)}"
+    others = ", or with ".join(map(settings_text, _working(source, recipe)))
+    return (
+        f"{reason.rpartition('; ')[0] or reason}; use a recipe with {others}" if others else reason
+    )
 
 
 def working_recipes(folder: Path, recipe: RecipeSpec) -> tuple[RecipeSpec, ...]:
@@ -120,9 +121,7 @@ def working_recipes(folder: Path, recipe: RecipeSpec) -> tuple[RecipeSpec, ...]:
     ``CheckpointError`` for a folder that cannot be read.
     """
     source = read_source(folder)
-    if source.refusal(recipe) is None:
-        return (recipe,)
-    return tuple(_working(source, recipe))
+    return (recipe,) if source.refusal(recipe) is None else tuple(_working(source, recipe))
 
 
 def read_source(folder: Path) -> Source:
@@ -143,44 +142,32 @@ def settings_text(recipe: RecipeSpec) -> str:
     return ", ".join(f"{name}: {getattr(recipe, name)}" for name in names)
 
 
-def _is_quantized(folder: Path) -> bool:
-    """Whether config.json or modelopt's file says so; ``read_facts`` compares that with tensors."""
-    config = read_json(folder / "config.json")
-    text = config.get("text_config")
-    return read_claim(folder, config | text if isinstance(text, dict) else config) is not None
-
-
 def _working(source: Source, recipe: RecipeSpec) -> Iterator[RecipeSpec]:
     """The recipe by GPTQ or with smaller groups; else round to nearest, one for each scheme."""
+    changes: list[dict[str, object]] = []
     if recipe.method in ("awq", "auto"):
-        other = recipe.model_copy(update={"method": "gptq"})
-        if source.refusal(other) is None:
-            yield other
-            return
-    regroups = recipe.scheme in GROUPED and recipe.scheme != "W4A8_FP8"
-    smaller = [size for size in (64, 32) if size < recipe.group_size and regroups]
-    for size in smaller:
-        other = recipe.model_copy(update={"group_size": size})
+        changes.append({"method": "gptq"})
+    if recipe.scheme in GROUPED and recipe.scheme != "W4A8_FP8":
+        changes += [{"group_size": size} for size in (64, 32) if size < recipe.group_size]
+    for change in changes:
+        other = recipe.model_copy(update=change)
         if source.refusal(other) is None:
             yield other
             return
     schemes: set[str] = set()
     for scheme, size in _SIMPLE:
-        text = recipe.calibration
-        other = RecipeSpec.model_validate(
-            {"method": "rtn", "scheme": scheme, "group_size": size, "calibration": text}
-        )
+        words = {"method": "rtn", "scheme": scheme, "group_size": size}
+        other = RecipeSpec.model_validate({**words, "calibration": recipe.calibration})
         if scheme not in schemes and source.refusal(other) is None:
             schemes.add(scheme)
             yield other
 
 
-def inputs_needed(recipe: RecipeSpec) -> list[str]:
-    """The parts of a recipe that need the inputs of the layers."""
-    parts = (
-        (recipe.method != "rtn", f"method {recipe.method}"),
-        (recipe.scheme == "FP8", "the scheme FP8 (its inputs have a fixed scale)"),
-        (recipe.kv_cache is not None, "an FP8 KV cache with scales"),
-        (recipe.mixed is not None, "mixed precision"),
-    )
-    return [what for needed, what in parts if needed]
+def inputs_needed(recipe: RecipeSpec) -> str:
+    """The first part of a recipe that needs the inputs of the layers; empty where none does."""
+    if recipe.method != "rtn":
+        return f"method {recipe.method}"
+    if recipe.scheme == "FP8":
+        return "the scheme FP8 (its inputs have a fixed scale)"
+    cache = "" if recipe.kv_cache is None else "an FP8 KV cache with scales"
+    return cache or ("" if recipe.mixed is None else "mixed precision")

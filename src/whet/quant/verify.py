@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,70 +21,47 @@ _CACHE_SCALES: Final = ("k_scale", "v_scale")
 _FEEDBACK_BOUND: Final = 8.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Expected:
-    """How one linear should have been stored: ``grid`` None is 16 bit.
-
-    With ``nearest`` the values are the source's rounded to nearest; after error feedback they are
-    further away, and only their total distance is bounded.
-    """
-
-    grid: Grid | None
-    scales: LinearScales
-    nearest: bool
-
-
 @torch.no_grad()
 def verify_weights(
     folder: Path,
     source: TensorReader,
-    expected: Mapping[str, Expected],
+    expected: Mapping[str, tuple[Grid | None, LinearScales]],
     *,
+    nearest: bool,
     cache_scales: bool,
     device: torch.device,
 ) -> None:
     """Check the names and shapes of all tensors, and every stored weight against its source.
 
-    Raises ``QuantizationError`` naming the first tensor that is wrong.
+    ``expected`` is the grid of each linear, None for 16 bit, and its scales. With ``nearest`` the
+    values are the source's rounded to nearest; after error feedback they are further away, and only
+    their total distance is bounded. ``QuantizationError`` names the first tensor that is wrong.
     """
     written = TensorReader(folder)
-    _check_names(written, source, expected, cache_scales=cache_scales)
-    for name in sorted(written.headers.keys() & source.headers.keys()):
-        linear, _, part = name.rpartition(".")
-        if part != "weight" or linear not in expected:
-            _check_plain(name, written, source)
-
-    for linear in expected:
-        weight = source.read(f"{linear}.weight", device)
-        _check_linear(linear, written, weight, expected[linear], device)
-
-
-def _check_names(
-    written: TensorReader,
-    source: TensorReader,
-    expected: Mapping[str, Expected],
-    *,
-    cache_scales: bool,
-) -> None:
-    parts = {
-        f"{linear}.{part}"
-        for linear, each in expected.items()
-        for part in _parts(each, source.headers[f"{linear}.weight"].shape)
-    }
-    if cache_scales:
-        attentions = {name.rpartition(".")[0] for name in expected if name.endswith(CACHED)}
-        parts |= {f"{attention}.{scale}" for attention in attentions for scale in _CACHE_SCALES}
     plain = source.headers.keys() - {f"{linear}.weight" for linear in expected}
-    if wrong := sorted(written.headers.keys() ^ (parts | plain)):
+    names = {*plain}
+    for linear, (grid, _) in expected.items():
+        shape = source.headers[f"{linear}.weight"].shape
+        parts: Iterable[str] = ["weight"] if grid is None else stored_parts(grid, *shape)
+        names |= {f"{linear}.{part}" for part in parts}
+        if cache_scales and linear.endswith(CACHED):
+            names |= {f"{linear.rpartition('.')[0]}.{scale}" for scale in _CACHE_SCALES}
+    if wrong := sorted(written.headers.keys() ^ names):
         raise QuantizationError(
             f"{wrong[0]} is missing or unexpected in the written checkpoint", fix=_AGAIN
         )
-
-
-def _parts(
-    expected: Expected, shape: tuple[int, ...]
-) -> dict[str, tuple[torch.dtype, tuple[int, ...]] | None]:
-    return {"weight": None} if expected.grid is None else {**stored_parts(expected.grid, *shape)}
+    for name in sorted(plain):
+        _check_plain(name, written, source)
+    for linear, (grid, scales) in expected.items():
+        weight = source.read(f"{linear}.weight", device)
+        scaled = scales.to(device).apply(weight.float())
+        fault = None
+        if grid is not None:
+            fault = _fault(linear, written, scaled, grid, nearest=nearest)
+        elif not torch.equal(written.read(f"{linear}.weight", device), scaled.to(weight.dtype)):
+            fault = f"{linear} differs from what was written"
+        if fault is not None:
+            raise QuantizationError(fault, fix=_AGAIN)
 
 
 def _check_plain(name: str, written: TensorReader, source: TensorReader) -> None:
@@ -99,38 +75,33 @@ def _check_plain(name: str, written: TensorReader, source: TensorReader) -> None
         )
 
 
-def _check_linear(
-    linear: str, written: TensorReader, weight: Tensor, expected: Expected, device: torch.device
-) -> None:
-    parts = _parts(expected, tuple(weight.shape))
-    state = {part: written.read(f"{linear}.{part}", device) for part in parts}
-    scaled = expected.scales.to(device).apply(weight.float())
-    if expected.grid is None:
-        if not torch.equal(state["weight"], scaled.to(weight.dtype)):
-            raise QuantizationError(f"{linear} differs from what was written", fix=_AGAIN)
-        return
+def _fault(
+    linear: str, written: TensorReader, scaled: Tensor, grid: Grid, *, nearest: bool
+) -> str | None:
+    """What is wrong with a quantized linear whose source is ``scaled``, [O, K]."""
+    parts = stored_parts(grid, *scaled.shape)
+    state = {part: written.read(f"{linear}.{part}", scaled.device) for part in parts}
     forms = {part: (tensor.dtype, tuple(tensor.shape)) for part, tensor in state.items()}
     shape = state.get("weight_shape")
-    if forms != parts or (shape is not None and shape.tolist() != list(weight.shape)):
-        raise QuantizationError(f"{linear} was stored with another dtype or shape", fix=_AGAIN)
-    for name in ("weight_scale", "input_scale"):
-        scale = state.get(name)
-        if scale is not None and not bool((torch.isfinite(scale) & (scale > 0)).all()):
-            raise QuantizationError(f"a scale of {linear} is not a positive number", fix=_AGAIN)
-    if not _near(state, scaled, expected, expected.grid):
-        raise QuantizationError(f"{linear} is further from its source than rounding", fix=_AGAIN)
+    if forms != parts or (shape is not None and shape.tolist() != list(scaled.shape)):
+        return f"{linear} was stored with another dtype or shape"
+    scales = (state[name] for name in ("weight_scale", "input_scale") if name in state)
+    if not all(bool((torch.isfinite(each) & (each > 0)).all()) for each in scales):
+        return f"a scale of {linear} is not a positive number"
+    near = _near(state, scaled, grid, nearest=nearest)
+    return None if near else f"{linear} is further from its source than rounding"
 
 
-def _near(state: Mapping[str, Tensor], scaled: Tensor, expected: Expected, grid: Grid) -> bool:
+def _near(state: Mapping[str, Tensor], scaled: Tensor, grid: Grid, *, nearest: bool) -> bool:
     stored = unpack(state, grid)
     if not bool(torch.isfinite(stored).all()):
         return False
-    if expected.nearest:
+    if nearest:
         scale = state["weight_scale"].float()
         scale = scale.reshape(1, 1).expand(scaled.shape[0], 1) if grid.per_tensor else scale
         return is_nearest(stored, scaled, scale, grid)
-    nearest = grid.round(scaled, grid.scales(scaled))
-    distance, rtn_distance = torch.dist(stored, scaled), torch.dist(nearest, scaled)
+    rounded = grid.round(scaled, grid.scales(scaled))
+    distance, rtn_distance = torch.dist(stored, scaled), torch.dist(rounded, scaled)
     return bool(distance <= _FEEDBACK_BOUND * rtn_distance + 1e-6 * scaled.norm())
 
 

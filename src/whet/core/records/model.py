@@ -76,16 +76,14 @@ class ModelFacts:
     ``parameters`` counts logical weights, not packed words; ``linear_parameters`` those of the
     decoder's linear layers, and ``linear_inputs`` the distinct input widths K of these.
     ``active_parameters`` are those that one token uses of a mixture of experts, and
-    ``expert_parameters`` those of all its routed experts. Layers for
-    multi-token prediction are in ``mtp_parameters`` instead; engines load their ``mtp_bytes`` (a
-    part of ``weight_bytes``) only where they speculate with them.
-    ``kv_bytes_per_token`` is at 16 bits, of the layers that keep every token; with multi-head
-    latent attention (``mla``) it is one latent vector a layer. ``kv_layers`` are all layers with a
-    KV cache by their shape, ``states`` those with a
-    state instead or beside it.
-    ``intermediate_size`` is one expert's where ``experts`` is set.
-    ``testbed`` says whose answers a testbed gives: its size is that of its cost only.
-    ``hub_id`` (``owner/name``) and ``commit`` are set where the checkpoint came from the hub.
+    ``expert_parameters`` those of all its routed experts. Layers for multi-token prediction are in
+    ``mtp_parameters`` instead; engines load their ``mtp_bytes`` (a part of ``weight_bytes``) only
+    where they speculate with them. ``kv_bytes_per_token`` is at 16 bits, of the layers that keep
+    every token; with multi-head latent attention (``mla``) it is one latent vector a layer.
+    ``kv_layers`` are all layers with a KV cache by their shape, ``states`` those with a state
+    instead or beside it. ``intermediate_size`` is one expert's where ``experts`` is set.
+    ``testbed`` says whose answers a testbed gives: its size is that of its cost only. ``hub_id``
+    (``owner/name``) and ``commit`` are set where the checkpoint came from the hub.
     """
 
     path: str

@@ -6,20 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 ProblemKind = Literal[
-    "tokenizer",
-    "vocabulary",
-    "memory",
-    "length",
-    "settings",
-    "shape",
-    "weights",
-    "device",
-    "disk",
-    "traffic",
-    "flags",
-    "unsupported",
-    "recipe",
-]
+    "tokenizer", "vocabulary", "memory", "length", "settings", "shape", "weights", "device", "disk",
+    "traffic", "flags", "unsupported", "recipe",
+]  # fmt: skip
 """``unsupported`` is what the installed engine refuses, ``recipe`` what cannot be quantized."""
 
 

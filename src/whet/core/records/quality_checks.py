@@ -94,10 +94,10 @@ class LosslessCheck:
     counters; None where the server exports none.
     """
 
-    parity: GreedyParity | None
-    sampling: TwoSample | None
-    acceptance_rate: float | None
-    drafted: int | None
+    parity: GreedyParity | None = None
+    sampling: TwoSample | None = None
+    acceptance_rate: float | None = None
+    drafted: int | None = None
     verdict: GateVerdict
     reasons: tuple[str, ...]
 

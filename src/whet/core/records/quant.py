@@ -78,8 +78,7 @@ class MethodChoice:
 class QuantizedCheckpoint:
     """One written checkpoint. ``path`` is whole: it was staged, verified, then renamed.
 
-    ``kept_scheme`` is the form of the units that a mixed recipe keeps wider, None where it is not
-    mixed; ``kv_cache`` is ``fp8`` where scales of keys and values were stored. ``choice`` says why
+    ``kv_cache`` is ``fp8`` where scales of keys and values were stored. ``choice`` says why
     ``method`` was chosen, None where the recipe names it. ``warnings`` are sentences for a person.
     """
 
@@ -97,7 +96,6 @@ class QuantizedCheckpoint:
     peak_memory_bytes: int | None
     device: str
     phases: tuple[Phase, ...] = ()
-    kept_scheme: str | None = None
     kv_cache: str | None = None
     choice: MethodChoice | None = None
     warnings: tuple[str, ...] = ()

@@ -36,15 +36,8 @@ ARRAYS, INPUTS, TOKENIZER = "arrays", "inputs", "tokenizer"
 HELDOUT, TASKS = "heldout.jsonl", "tasks.jsonl"
 _FILE: Final = "baseline.json"
 _TOKENIZER_FILES: Final = (
-    "tokenizer*.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "config.json",
-    "generation_config.json",
-    "*.jinja",
-    "tokenizer.model",
-    "merges.txt",
-    "vocab.*",
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "config.json"),
+    *("generation_config.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.*"),
 )
 """``config.json`` is included for the ids that end an answer."""
 
@@ -68,10 +61,8 @@ class Endpoint:
 
         The precision of an external server is unknown.
         """
-        return self.settings is not None and (self.weights_sha256, self.settings) == (
-            other.weights_sha256,
-            other.settings,
-        )
+        here, there = ((each.weights_sha256, each.settings) for each in (self, other))
+        return here == there and self.settings is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,13 +90,7 @@ def refuse_filled(folder: Path) -> None:
 
 
 def write_baseline(
-    folder: Path,
-    saved: SavedBaseline,
-    *,
-    scratch: Path,
-    tokenizer: Path,
-    heldout: Path,
-    tasks: Path,
+    folder: Path, saved: SavedBaseline, *, scratch: Path, tokenizer: Path, inputs: dict[str, Path]
 ) -> None:
     """Write the folder, whole or not at all; ``scratch`` holds the arrays."""
     refuse_filled(folder)
@@ -114,8 +99,8 @@ def write_baseline(
         (into / INPUTS).mkdir()
         (into / TOKENIZER).mkdir()
         copy_arrays(scratch, into)
-        shutil.copyfile(heldout, into / INPUTS / HELDOUT)
-        shutil.copyfile(tasks, into / INPUTS / TASKS)
+        for name, path in inputs.items():
+            shutil.copyfile(path, into / INPUTS / name)
         for pattern in _TOKENIZER_FILES:
             for file in tokenizer.glob(pattern):
                 shutil.copyfile(file, into / TOKENIZER / file.name)
@@ -160,11 +145,11 @@ class Candidate:
     """
 
     ref: str
-    url: str | None
-    model: str | None
-    engine_version: str | None
-    tokenizer: Path | None
-    facts: ModelFacts | None
+    url: str | None = None
+    model: str | None = None
+    engine_version: str | None = None
+    tokenizer: Path | None = None
+    facts: ModelFacts | None = None
     max_length: int | None = None
 
     @property
@@ -184,7 +169,7 @@ class LiveEndpoint:
     url: str
     side: Endpoint
     max_length: int | None
-    ensure_alive: Callable[[], None]
+    ensure_alive: Callable[[], None] = lambda: None
 
 
 def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
@@ -201,14 +186,7 @@ def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
             raise UsageError(
                 f"{flag} names a server's model, and {ref} is a folder", fix="leave it out"
             )
-        return Candidate(
-            ref=ref,
-            url=None,
-            model=None,
-            engine_version=None,
-            tokenizer=Path(facts.path),
-            facts=facts,
-        )
+        return Candidate(ref=ref, tokenizer=Path(facts.path), facts=facts)
     split_server_url(ref)
     entry = model_entry(ref, model, flag)
     length = entry.get("max_model_len")
@@ -218,7 +196,6 @@ def find_candidate(ref: str, model: str | None, *, flag: str) -> Candidate:
         model=str(entry["id"]),
         engine_version=_version(ref),
         tokenizer=tokenizer_here(entry),
-        facts=None,
         max_length=length if isinstance(length, int) and length > 0 else None,
     )
 
@@ -264,12 +241,7 @@ def serve_candidate(
         side = Endpoint(
             ref=candidate.ref, model=str(candidate.model), engine_version=candidate.engine_version
         )
-        yield LiveEndpoint(
-            url=candidate.url,
-            side=side,
-            max_length=candidate.max_length,
-            ensure_alive=lambda: None,
-        )
+        yield LiveEndpoint(url=candidate.url, side=side, max_length=candidate.max_length)
         return
     assert candidate.facts is not None
     facts, length = candidate.facts, min(tokens, candidate.facts.max_position)
@@ -293,14 +265,14 @@ def serve_candidate(
 
 def _settings(resolved: ResolvedEngine) -> str:
     """Return everything that could change a result; ``max_model_len`` does not."""
-    args = {k: v for k, v in resolved.variant.engine_args if k != "max_model_len"}
-    words = [f"{key}={args[key]}" for key in sorted(args)]
+    args = dict(resolved.variant.engine_args)
+    words = [f"{key}={args[key]}" for key in sorted(args) if key != "max_model_len"]
     return " ".join([resolved.title, *words])
 
 
 def _version(url: str) -> str | None:
     try:
         version = get_json(url, "/version").get("version")
+        return version if isinstance(version, str) else None
     except (HttpError, ValueError, AttributeError):
         return None
-    return version if isinstance(version, str) else None

@@ -42,13 +42,7 @@ from whet.flow.gate.endpoints import (
     write_baseline,
 )
 from whet.flow.gate.options import QualityOptions
-from whet.quality import (
-    ChecksPlan,
-    Measured,
-    QualityPlan,
-    measure_quality,
-    tokens_needed,
-)
+from whet.quality import ChecksPlan, QualityPlan, measure_quality, tokens_needed
 from whet.quality.asking import ModelEndpoint
 from whet.quality.harness import HarnessRun, compare_harness, require_harness, run_harness
 from whet.quality.verdicts import losses
@@ -123,13 +117,13 @@ def run_gate(target_ref: str, options: QualityOptions, observer: Observer) -> Ga
     with tempfile.TemporaryDirectory(prefix="whet-quality-") as scratch:
         if sides.against is not None:
             job, base = _open_saved(options, sides.against, observer, Path(scratch))
-            return _judged(job, target, base, saved=None)
+            return _judged(job, target, base)
         if sides.baseline is None:
-            return _as_baseline(_open_job(options, target, observer, Path(scratch)), target)
+            return _judged(_open_job(options, target, observer, Path(scratch)), target)
         candidate = find_candidate(sides.baseline, sides.baseline_model, flag="--baseline-model")
         job = _open_job(options, candidate, observer, Path(scratch))
         refuse_other_tokenizer(target, job.tokenizer)
-        base, judged = _measure_baseline(job, candidate)
+        base, _, judged = _ask(job, candidate, BASELINE)
         if any(word == "fail" for _, word in judged[0]):
             raise MeasurementError(
                 f"the baseline itself is broken: {judged[1]}", fix="fix it first"
@@ -196,24 +190,21 @@ def _open_saved(
     return job, saved
 
 
-def _as_baseline(job: _Job, target: Candidate) -> GateResult:
-    base, judged = _measure_baseline(job, target)
-    return GateResult(
-        target=base.side,
-        record=base.record,
-        verdicts=judged[0],
-        reason=judged[1],
-        harness=_scores(base.harness)[0],
-        saved=_save(job, base, judged),
-    )
-
-
-def _measure_baseline(job: _Job, candidate: Candidate) -> tuple[SavedBaseline, _Judgement]:
-    with _serve(job, candidate, BASELINE) as server:
-        measured = _measure(job, server, _plan(job, BASELINE, server.side))
-        run = _harness(job, server, BASELINE)
+def _ask(
+    job: _Job, candidate: Candidate, name: str, base: SavedBaseline | None = None
+) -> tuple[SavedBaseline, tuple[TaskScore, ...], _Judgement]:
+    """Ask one side everything, and judge it by ``base``, None for the baseline itself."""
+    before = None if base is None else base.harness
+    with _serve(job, candidate, name) as server:
+        plan = _plan(job, name, server.side, base)
+        measured = measure_quality(server.url, server.side.model, plan, observer=job.observer)
         server.ensure_alive()
-    base = SavedBaseline(
+        job.observer.note(f"{name} measured in {human_duration(measured.record.seconds)}")
+        run = _harness(job, server, name, before)
+        server.ensure_alive()
+    scores, gaps = _scores(run, before)
+    broken = [*candidate.defects, *(f"lm-eval: {each}" for each in losses(scores))]
+    side = SavedBaseline(
         taken_at=now(),
         side=server.side,
         quality=job.quality.model_dump(mode="json", exclude={"heldout", "tasks"}),
@@ -221,7 +212,7 @@ def _measure_baseline(job: _Job, candidate: Candidate) -> tuple[SavedBaseline, _
         plain=measured.plain,
         harness=run,
     )
-    return base, _judge(base.record, candidate.defects, _scores(run)[1])
+    return side, scores, _judge(side.record, broken, gaps)
 
 
 def _save(job: _Job, base: SavedBaseline, judged: _Judgement) -> str | None:
@@ -232,37 +223,28 @@ def _save(job: _Job, base: SavedBaseline, judged: _Judgement) -> str | None:
     if any(word != "pass" for _, word in judged[0]):
         job.observer.warn(f"the baseline is not saved: {judged[1]}")
         return None
-    write_baseline(
-        folder,
-        base,
-        scratch=job.scratch,
-        tokenizer=job.tokenizer,
-        heldout=job.heldout,
-        tasks=job.tasks,
-    )
+    inputs = {HELDOUT: job.heldout, TASKS: job.tasks}
+    write_baseline(folder, base, scratch=job.scratch, tokenizer=job.tokenizer, inputs=inputs)
     return str(folder)
 
 
-def _judged(job: _Job, target: Candidate, base: SavedBaseline, *, saved: str | None) -> GateResult:
-    """Ask the target the baseline's questions."""
-    refuse_other_tokenizer(target, job.tokenizer)
-    with _serve(job, target, TARGET) as server:
-        measured = _measure(job, server, _plan(job, TARGET, server.side, base))
-        run = _harness(job, server, TARGET, base.harness)
-        server.ensure_alive()
-    scores, gaps = _scores(run, base.harness)
-    fallen = [f"lm-eval: {each}" for each in losses(scores)]
-    verdicts, reason = _judge(measured.record, [*target.defects, *fallen], gaps)
+def _judged(
+    job: _Job, target: Candidate, base: SavedBaseline | None = None, *, saved: str | None = None
+) -> GateResult:
+    """Ask the target the questions of ``base``; without one the target is itself the baseline."""
+    if base is not None:
+        refuse_other_tokenizer(target, job.tokenizer)
+    side, scores, judged = _ask(job, target, BASELINE if base is None else TARGET, base)
     return GateResult(
-        target=server.side,
-        record=measured.record,
-        verdicts=verdicts,
-        reason=reason,
-        baseline=base.side,
-        baseline_record=base.record,
+        target=side.side,
+        record=side.record,
+        verdicts=judged[0],
+        reason=judged[1],
+        baseline=None if base is None else base.side,
+        baseline_record=None if base is None else base.record,
         harness=scores,
-        baseline_harness=_scores(base.harness, run)[0] if scores else (),
-        saved=saved,
+        baseline_harness=_scores(base.harness, side.harness)[0] if base and scores else (),
+        saved=_save(job, side, judged) if base is None else saved,
     )
 
 
@@ -318,15 +300,8 @@ def _checks(job: _Job, side: Endpoint, base: SavedBaseline | None) -> ChecksPlan
     )
 
 
-def _measure(job: _Job, server: LiveEndpoint, plan: QualityPlan) -> Measured:
-    measured = measure_quality(server.url, server.side.model, plan, observer=job.observer)
-    server.ensure_alive()
-    job.observer.note(f"{plan.variant} measured in {human_duration(measured.record.seconds)}")
-    return measured
-
-
 def _harness(
-    job: _Job, server: LiveEndpoint, name: str, base: HarnessRun | None = None
+    job: _Job, server: LiveEndpoint, name: str, base: HarnessRun | None
 ) -> HarnessRun | None:
     """Run the tasks of lm-eval if there are any; the target's prompts are as long as the base's."""
     options = job.options.harness

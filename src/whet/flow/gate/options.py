@@ -115,17 +115,13 @@ class QualityOptions:
     @property
     def save(self) -> Path | None:
         """The folder for the measured baseline, None to save none."""
-        return DEFAULT_BASELINE if self._is_alone and self.sides.save is None else self.sides.save
+        alone = self.sides.baseline is None and self.sides.against is None
+        return DEFAULT_BASELINE if alone and self.sides.save is None else self.sides.save
 
     @property
     def tolerances(self) -> tuple[float, ...]:
         """The allowed perplexity increases as shares."""
         return self.measure.tolerance or (0.01,)
-
-    @property
-    def _is_alone(self) -> bool:
-        """Whether the target is itself the baseline."""
-        return self.sides.baseline is None and self.sides.against is None
 
     def refuse_misfits(self) -> None:
         """Raise ``UsageError`` for options that do not go together, or out of range."""
@@ -150,7 +146,7 @@ class QualityOptions:
         """Refuse what the saved baseline fixes, and another baseline."""
         fixed = quality.model_fields_set - {"concurrency"}
         given = [_flag(name) for name in _MEASURED if name in fixed]
-        given += ["--tokenizer"] if self.sides.tokenizer is not None else []
+        given += ["--tokenizer"] * (self.sides.tokenizer is not None)
         if given:
             raise UsageError(
                 f"{given[0]} does not go with --against: the saved baseline fixes what is measured",

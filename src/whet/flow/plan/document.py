@@ -61,8 +61,8 @@ def _cells(plan: Plan, each: Prediction) -> list[str]:
         candidate.variant.name,
         f"{each.in_flight}{' !' if each.missed else ''}",
         f"{each.requests_per_s:.3g}",
-        f"{figures['ttft p95']:,.0f} ±{each.errors['ttft']:.0%}",
-        f"{figures['tpot p95']:.3g} ±{each.errors['tpot']:.0%}",
+        f"{figures['ttft p95']:,.0f} ±{each.calibration.errors['ttft']:.0%}",
+        f"{figures['tpot p95']:.3g} ±{each.calibration.errors['tpot']:.0%}",
         f"{each.cost_per_1m:.3g}",
     ]
     if plan.rate is not None:
@@ -97,7 +97,7 @@ def _candidate_json(plan: Plan, each: Prediction) -> dict[str, object]:
         "requests_per_s": _number(each.requests_per_s),
         "cost_per_1m_tokens": _number(each.cost_per_1m),
         "latencies_ms": {name: _number(value) for name, value in each.latencies},
-        "relative_errors": dict(each.errors),
+        "relative_errors": dict(each.calibration.errors),
         "calibration": each.calibration.source,
         "bound": each.bound,
         "missed": each.missed,

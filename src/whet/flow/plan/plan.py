@@ -121,20 +121,15 @@ def _sizes(text: str | None) -> tuple[int, ...]:
 
 def _front(predictions: Sequence[Prediction], sizes: Sequence[int]) -> Iterator[Prediction]:
     """Those that none beats in cost, TTFT and TPOT: of each size, or that meet the objective."""
-    for size in sizes:
-        yield from _unbeaten([each for each in predictions if each.in_flight == size])
-    if not sizes:
-        yield from _unbeaten([each for each in predictions if each.missed is None])
-
-
-def _unbeaten(predictions: Sequence[Prediction]) -> Iterator[Prediction]:
-    for one in predictions:
-        mine = _axes(one)
-        if not any(
-            all(a <= b for a, b in zip(_axes(other), mine, strict=True)) and _axes(other) != mine
-            for other in predictions
-        ):
-            yield one
+    groups = [[each for each in predictions if each.in_flight == size] for size in sizes]
+    for group in groups if sizes else [[each for each in predictions if each.missed is None]]:
+        axes = [_axes(each) for each in group]
+        for one, mine in zip(group, axes, strict=True):
+            lower = (
+                other for other in axes if all(a <= b for a, b in zip(other, mine, strict=True))
+            )
+            if all(other == mine for other in lower):
+                yield one
 
 
 def _axes(prediction: Prediction) -> tuple[float, ...]:
@@ -174,11 +169,7 @@ def candidates_of(
             fix="leave it out, or give shorter requests",
         )
     forms = _forms(target, options.weights or _WEIGHTS)
-    choices = itertools.product(
-        _layouts(options),
-        forms.items(),
-        _kv_types(options.kv_cache),
-    )
+    choices = itertools.product(_layouts(options), forms.items(), _kv_types(options.kv_cache))
     for (gpu, parallel), (weights, stored), kv_cache in choices:
         unusual = options.weights is None and not _usual(stored.stored.scheme, gpu)
         if unusual or not parallel.suits(stored):

@@ -130,12 +130,6 @@ def calibration_of(gpu: str) -> Calibration:
 def _calibrations() -> dict[str, Calibration]:
     text = resources.files(__package__).joinpath(_STORED).read_text(encoding="utf-8")
     return {
-        each["gpu"]: Calibration(
-            gpu=each["gpu"],
-            engine=each["engine"],
-            source=each["source"],
-            errors=each["errors"],
-            coefficients=Coefficients(**each["coefficients"]),
-        )
+        each["gpu"]: Calibration(**each | {"coefficients": Coefficients(**each["coefficients"])})
         for each in json.loads(text)
     }

@@ -17,7 +17,6 @@ from whet.core.records.decision import Decision
 from whet.core.records.engine import BY_LOAD, UNQUANTIZED, Speculation, Variant
 from whet.core.records.evidence import EngineFacts
 from whet.core.records.load import TrialRecord
-from whet.core.records.model import ModelFacts
 from whet.core.run import Run
 from whet.core.spec import SIXTEEN_BIT
 from whet.levers.kernels import requested_library
@@ -98,28 +97,26 @@ def observation_of(run: Run, trial: TrialRecord, device: Device) -> Iterator[Obs
     if variant.weights != SIXTEEN_BIT and variant.scheme in UNQUANTIZED:
         return
     shared = _shared_tokens(run, trial) if variant.prefix_cache else 0
-    servers = int(plain_args(variant).get("api_server_count", 1))
+    servers = max(int(plain_args(variant).get("api_server_count", 1)), 1)
     if (rows := timed_requests(trial, shared, servers=servers)) is None:
         return
-    requests, measured = rows
     settings = read_settings(variant, target=target, device=device)
     if settings.data_parallel * (1 if variant.layout is None else variant.layout.servers) > 1:
         return
+    quantized = run.quantized.get(variant.weights)
+    bits = target.stored.bits_per_weight if quantized is None else quantized.bits_per_weight
+    library = requested_library(variant)
+    scheme = f"{variant.scheme}/{library}" if library else variant.scheme
+    stored = replace(target.stored, scheme=scheme, bits_per_weight=bits)
+    share = _RUST if rust_frontend(variant.env) else 1 / servers
     yield Observation(
         group=f"{run.name} {trial.variant}",
-        work=variant_work(run, variant, target, settings),
-        draft=draft_of(
-            run,
-            variant,
-            target,
-            settings,
-            trial.load.concurrency,
-            length=acceptance_length([trial]),
-        ),
-        limits=limits_of(variant, settings, facts, device),
-        requests=requests,
+        work=work_of(replace(target, stored=stored), settings),
+        draft=_draft(run, trial, variant.speculation, settings),
+        limits=replace(_limits(variant, settings, facts, device), front_share=share),
+        requests=rows[0],
         in_flight=trial.load.concurrency,
-        measured=measured,
+        measured=rows[1],
     )
 
 
@@ -165,36 +162,19 @@ def timed_requests(
     )
 
 
-def variant_work(run: Run, variant: Variant, target: ModelFacts, settings: Settings) -> Work:
-    """The target's work with the weights that the variant serves."""
-    quantized = run.quantized.get(variant.weights)
-    bits = target.stored.bits_per_weight if quantized is None else quantized.bits_per_weight
-    library = requested_library(variant)
-    scheme = f"{variant.scheme}/{library}" if library else variant.scheme
-    stored = replace(target.stored, scheme=scheme, bits_per_weight=bits)
-    return work_of(replace(target, stored=stored), settings)
-
-
-def draft_of(
-    run: Run,
-    variant: Variant,
-    target: ModelFacts,
-    settings: Settings,
-    in_flight: int | None,
-    *,
-    length: float | None,
+def _draft(
+    run: Run, trial: TrialRecord, speculation: Speculation | None, settings: Settings
 ) -> Draft | None:
-    """The draft with an acceptance ``length``; a head is one of the target's layers."""
-    speculation = variant.speculation
+    """The draft with the trial's acceptance length; a head is one of the target's layers."""
+    length = acceptance_length([trial])
+    work = None
     if speculation is None or length is None:
         return None
-    work = None
     if speculation.method == "draft_model" and "draft" in run.models:
         work = work_of(run.models["draft"], replace(settings, kv_factor=1.0))
     elif speculation.draft_path is not None:
-        work = head_work(work_of(target, settings))
-    tokens = _proposed(speculation, in_flight)
-    return Draft(tokens=tokens, length=length, work=work)
+        work = head_work(work_of(run.models["target"], settings))
+    return Draft(tokens=_proposed(speculation, trial.load.concurrency), length=length, work=work)
 
 
 def _proposed(speculation: Speculation, in_flight: int | None) -> int:
@@ -207,7 +187,7 @@ def _proposed(speculation: Speculation, in_flight: int | None) -> int:
     )
 
 
-def limits_of(
+def _limits(
     variant: Variant, settings: Settings, facts: EngineFacts | None, device: Device
 ) -> Limits:
     """What the start's log says, else what the flags mean."""
@@ -218,17 +198,9 @@ def limits_of(
         max_seqs=settings.max_seqs,
         kv_tokens=tokens or settings.max_model_len * settings.max_seqs,
         prefix_cache=variant.prefix_cache,
-        front_share=front_share(variant),
         ahead=device.kind == "cuda" and (facts is None or facts.async_scheduling is not False),
         graph_tokens=settings.graph_tokens,
     )
-
-
-def front_share(variant: Variant) -> float:
-    """Of one Python front end's work: that of several, or of the one in Rust."""
-    if rust_frontend(variant.env):
-        return _RUST
-    return 1 / max(int(plain_args(variant).get("api_server_count", 1)), 1)
 
 
 def _shared_tokens(run: Run, trial: TrialRecord) -> int:

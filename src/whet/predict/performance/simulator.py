@@ -119,11 +119,7 @@ def simulate(
 
 class _Engine:
     def __init__(
-        self,
-        requests: Sequence[Request],
-        model: StepModel,
-        limits: Limits,
-        in_flight: int | None,
+        self, requests: Sequence[Request], model: StepModel, limits: Limits, in_flight: int | None
     ) -> None:
         self.model, self.limits = model, limits
         self.request_s = model.request_s * limits.front_share
@@ -150,7 +146,8 @@ class _Engine:
 
     def run(self) -> Simulated:
         while True:
-            self._arrive()
+            while not self.closed and self.pending and self._reached(self.pending[0].arrival_s):
+                self._send(self.pending[0].arrival_s)
             self._admit()
             if self.prefilling:
                 self._mixed_step()
@@ -179,10 +176,8 @@ class _Engine:
         for each in self.arrivals:  # those that arrive together take turns, and end together
             each.due_s = self.free_s + self.model.turns * self.decoding * self.message_s
 
-    def _arrive(self) -> None:
-        if not self.closed:
-            while self.pending and self.pending[0].arrival_s <= self.now + _EPSILON:
-                self._send(self.pending[0].arrival_s)
+    def _reached(self, time_s: float) -> bool:
+        return time_s <= self.now + _EPSILON
 
     def _next_s(self) -> float:
         """When the next request reaches the engine."""
@@ -200,13 +195,11 @@ class _Engine:
 
     def _admit(self) -> None:
         seats = self.limits.max_seqs - self.decoding - len(self.prefilling)
-        while seats > 0 and self.waiting and self.waiting[0].due_s <= self.now + _EPSILON:
+        while seats > 0 and self.waiting and self._reached(self.waiting[0].due_s):
             sequence = self.waiting[0]
             request = sequence.timed.request
             cached = self.prefixes.get(request.prefix, 0) if self.limits.prefix_cache else 0
-            hit = min(cached, request.shared)
-            if self.limits.prefix_cache:
-                hit = max(hit, request.cached)
+            hit = max(min(cached, request.shared), request.cached * self.limits.prefix_cache)
             new = sequence.left - hit if sequence.done == 0 else sequence.left
             busy = self.decoding + len(self.prefilling)
             if self._used() + new > self.limits.kv_tokens and busy:

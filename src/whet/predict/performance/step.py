@@ -42,12 +42,7 @@ class StepModel:
     """
 
     def __init__(
-        self,
-        work: Work,
-        sheet: Sheet,
-        coefficients: Coefficients,
-        *,
-        draft: Draft | None = None,
+        self, work: Work, sheet: Sheet, coefficients: Coefficients, *, draft: Draft | None = None
     ) -> None:
         """Multiply out what does not depend on the step."""
         self.draft = draft
@@ -139,7 +134,7 @@ class StepModel:
         tokens = self.tokens(decoding, prefill, ended)
         linear_s = _bound(self._weight_s, tokens * self._token_s)
         linear_s += pairs / prompt_parts * self._pair_s
-        expert_s = 0.0
+        expert_s = exchange_s = 0.0
         if self._expert_s:
             split = min(work.stages, prompt_parts)
             every = max(decoding * self.rows / work.stages, own) + prefill / split
@@ -148,8 +143,6 @@ class StepModel:
             read_s = self._expert_s * (1 - (1 - work.expert_share) ** every)
             expert_s = _bound(read_s, every * self._routed_s) + every * self._moved_s
             exchange_s = every * self._gathered_s
-        else:
-            exchange_s = 0.0
         exchange_s += self._latency_s + tokens * self._sent_s
         kv_s = own * self._state_s
         if decoding:

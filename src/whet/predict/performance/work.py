@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from whet.core.records.model import ModelFacts
 from whet.predict.kv_blocks import kinds_of
@@ -15,6 +16,11 @@ vLLM 0.24, H200, 128 experts of 2,048 × 768, 16,384 tokens)."""
 _PASSES = 7
 """How often a routed token's hidden state is read or written around its experts: what a long step
 takes beyond its products, 50 ns a token with 8 experts (the same measurements, 1 to 8 devices)."""
+_OF_LAYERS: Final = (
+    *("weight_bytes", "expert_bytes", "expert_layers", "expert_flops", "routed_bytes"),
+    *("token_flops", "pair_flops"),
+)
+"""Parts of the work that all layers add to."""
 _HALF = 2
 """Bytes of a 16-bit number: embeddings and the vocabulary head stay in 16 bits."""
 
@@ -96,20 +102,9 @@ def work_of(facts: ModelFacts, settings: Settings) -> Work:
 def head_work(target: Work) -> Work:
     """What a speculation head (EAGLE, MTP) costs: a layer of the target's, and its vocabulary."""
     layers = target.layers
-    return replace(
-        target,
-        layers=1,
-        stages=1,
-        weight_bytes=target.weight_bytes / layers,
-        expert_bytes=target.expert_bytes / layers,
-        expert_layers=target.expert_layers / layers,
-        expert_flops=target.expert_flops / layers,
-        routed_bytes=target.routed_bytes / layers,
-        token_flops=target.token_flops / layers,
-        kv_bytes=tuple((width / layers, window) for width, window in target.kv_bytes),
-        state_bytes=0.0,
-        pair_flops=target.pair_flops / layers,
-    )
+    one: dict[str, Any] = {name: getattr(target, name) / layers for name in _OF_LAYERS}
+    kv = tuple((width / layers, window) for width, window in target.kv_bytes)
+    return replace(target, layers=1, stages=1, kv_bytes=kv, state_bytes=0.0, **one)
 
 
 def _experts(facts: ModelFacts) -> tuple[float, float, float]:

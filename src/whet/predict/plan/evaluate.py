@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle, islice
 from statistics import fmean
 from typing import Final
@@ -13,14 +14,12 @@ from typing import Final
 import numpy as np
 
 from whet.core.errors import UsageError
-from whet.core.provenance import Device
 from whet.core.records.engine import Scalar, Variant
 from whet.core.records.model import ModelFacts
 from whet.core.records.objective import Constraint
 from whet.core.records.plan import MemoryPlan
-from whet.core.units import MIB
 from whet.metrics.measured import usd_per_1m_tokens
-from whet.predict.hardware import CUDA
+from whet.predict.hardware import CUDA, planned_device
 from whet.predict.memory import Demand, plan_memory
 from whet.predict.performance.coefficients import Calibration, calibration_of
 from whet.predict.performance.observe import largest_part
@@ -156,10 +155,9 @@ class Candidate:
 class Prediction:
     """What a candidate does at ``in_flight`` requests, its largest size within the objective.
 
-    ``bound`` names what most of a step waits for, with its share of the step.
-    Latencies are in ms by metric and statistic, ``errors`` their relative errors by metric.
-    ``missed`` names what keeps it from meeting the objective at any size, or from fitting; figures
-    are then those of one request in flight, or absent.
+    ``bound`` names what most of a step waits for, with its share of the step. Latencies are in ms
+    by metric and statistic. ``missed`` names what keeps it from meeting the objective at any size,
+    or from fitting; figures are then those of one request in flight, or absent.
     """
 
     candidate: Candidate
@@ -171,21 +169,6 @@ class Prediction:
     cost_per_1m: float = math.nan
     bound: str = ""
     missed: str | None = None
-
-    @property
-    def errors(self) -> Mapping[str, float]:
-        """Relative errors of the latencies, by metric."""
-        return self.calibration.errors
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Engines:
-    """``count`` engines alike that share the requests; ``empty`` is their prediction so far."""
-
-    empty: Prediction
-    model: StepModel
-    limits: Limits
-    count: int
 
 
 def evaluate(
@@ -200,37 +183,29 @@ def evaluate(
 
     With ``sizes`` the predictions at these, whether they meet them or not.
     """
-    engines = _engines(candidate, target, traffic)
-    if isinstance(engines, Prediction):
-        return [engines]
+    at = _engines(candidate, target, traffic)
+    if isinstance(at, Prediction):
+        return [at]
     if sizes:
-        results = [_at(engines, traffic, size) for size in sizes]
-        return [replace(each, missed=_missed(each, constraints)) for each in results]
-    best: Prediction | None = None
+        return [replace(each, missed=_missed(each, constraints)) for each in map(at, sizes)]
+    best: list[Prediction] = []
     low, high = 0, len(_SIZES) - 1
     while low <= high:
         middle = (low + high) // 2
-        result = _at(engines, traffic, _SIZES[middle])
+        result = at(_SIZES[middle])
         if missed := _missed(result, constraints):
-            best = replace(result, missed=missed) if middle == 0 else best
+            best = [replace(result, missed=missed)] if middle == 0 else best
             high = middle - 1
         else:
-            best, low = result, middle + 1
-    return [best or replace(engines.empty, missed="never meets it")]
+            best, low = [result], middle + 1
+    return best
 
 
 def _engines(
     candidate: Candidate, target: ModelFacts, traffic: PlannedTraffic
-) -> _Engines | Prediction:
-    """What is simulated; a prediction without figures where the candidate does not fit."""
-    gpu = CUDA[candidate.gpu]
-    device = Device(
-        kind="cuda",
-        name=candidate.gpu,
-        memory_bytes=gpu.memory_mib * MIB,
-        count=candidate.devices,
-        driver=None,
-    )
+) -> Callable[[int], Prediction] | Prediction:
+    """What predicts a size; a prediction without figures where the candidate does not fit."""
+    device = replace(planned_device(candidate.gpu)[0], count=candidate.devices)
     memory = plan_memory(
         candidate.variant,
         target=target,
@@ -253,32 +228,35 @@ def _engines(
         front_share=1 / work.ranks,
         graph_tokens=settings.graph_tokens,
     )
-    return _Engines(
-        empty=empty,
-        model=StepModel(work, gpu.sheet, calibration.coefficients),
-        limits=limits,
-        count=settings.data_parallel // work.ranks,
-    )
+    model = StepModel(work, CUDA[candidate.gpu].sheet, calibration.coefficients)
+    return partial(_at, empty, traffic, model, limits, settings.data_parallel // work.ranks)
 
 
-def _at(engines: _Engines, traffic: PlannedTraffic, size: int) -> Prediction:
-    """Figures at one number of requests in flight; those of the first wave are left out.
+def _at(
+    empty: Prediction,
+    traffic: PlannedTraffic,
+    model: StepModel,
+    limits: Limits,
+    count: int,
+    size: int,
+) -> Prediction:
+    """Figures of ``count`` engines at one number of requests in flight, without the first wave.
 
     The rate is ``size`` ÷ the mean time of the requests between the first wave and the last, which
     drains (Little's law).
     """
-    busy = min(engines.count, size)
+    busy = min(count, size)
     share = math.ceil(size / busy)
     requests = list(islice(cycle(traffic.requests), max(_ROUNDS * share, _LEAST)))
-    result = simulate(requests, engines.model, engines.limits, in_flight=share)
+    result = simulate(requests, model, limits, in_flight=share)
     skip = min(share, len(requests) // 2)
     steady = result.requests[skip : len(requests) - skip] or result.requests[skip:]
     rate = size / fmean(each.e2e_s for each in steady)
     tokens = rate * fmean(each.output for each in requests)
-    candidate = engines.empty.candidate
-    name, part = largest_part(result, engines.model, engines.limits, share)
+    candidate = empty.candidate
+    name, part = largest_part(result, model, limits, share)
     return replace(
-        engines.empty,
+        empty,
         in_flight=size,
         requests_per_s=rate,
         latencies=tuple(_latencies(result, skip=skip)),

@@ -91,13 +91,9 @@ def _from_numbers(text: str) -> PlannedTraffic:
         )
     shares = np.linspace(1 - _SPREAD, 1 + _SPREAD, _COUNT)
     answers = np.random.default_rng(0).permutation(shares) * output
-    return PlannedTraffic(
-        requests=tuple(
-            Request(prompt=prompt, output=max(round(float(answer)), 1), shared=shared)
-            for answer in answers
-        ),
-        rate=None,
-    )
+    outputs = (max(round(float(answer)), 1) for answer in answers)
+    requests = tuple(Request(prompt=prompt, output=each, shared=shared) for each in outputs)
+    return PlannedTraffic(requests=requests, rate=None)
 
 
 def _from_file(path: Path, reading: Reading, tokenizer: Path | None) -> PlannedTraffic:
@@ -106,11 +102,13 @@ def _from_file(path: Path, reading: Reading, tokenizer: Path | None) -> PlannedT
     A row without lengths counts for the rate alone; a log without any is tokenized.
     """
     trace = read_trace(path, reading)
-    rows = [row for row in trace.rows if row.input_tokens and _answer_is_counted(row)]
+    # A limit stands for the tokens of an answer that was not logged.
+    counted = (row for row in trace.rows if row.input_tokens and row.output_bound)
+    rows = [row for row in counted if row.output_tokens is not None or not row.output]
     if not rows and tokenizer is not None:
         trace = read_trace(path, replace(reading, lengths_only=False))  # refuses redacted text
         if requests := tuple(_tokenized(trace, tokenizer)):
-            lines = [trace.left_out_text] if trace.left_out or trace.bad_lines else []
+            lines = [trace.left_out_text] * bool(trace.left_out or trace.bad_lines)
             doubts = (*trace.doubts, *lines)
             return PlannedTraffic(requests=requests, rate=trace.rate_rps, doubts=doubts)
     if not rows:
@@ -134,11 +132,6 @@ def _tokenized(trace: Trace, tokenizer: Path) -> Iterator[Request]:
     for (each, ids), cached in zip(pairs, hits, strict=True):
         if output := encoder.answer_tokens(each) or each.max_tokens:
             yield Request(prompt=len(ids), output=output, cached=cached)
-
-
-def _answer_is_counted(row: LoggedRequest) -> bool:
-    """Whether the answer's tokens are known; its limit stands for one that was not logged."""
-    return bool(row.output_bound) and (row.output_tokens is not None or not row.output)
 
 
 def _doubts(trace: Trace, used: int) -> Iterator[str]:
