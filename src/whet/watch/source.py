@@ -57,6 +57,18 @@ class WatchSource(References):
     engine: ResolvedEngine
     spec: Spec
 
+    @property
+    def unprobed(self) -> str | None:
+        """Why nothing is probed; None where the run stored golden probes."""
+        if self.golden is not None:
+            return None
+        taken = self.spec.quality.golden_probes
+        why = "its quality gate took none" if taken else "quality.golden_probes: 0"
+        return (
+            f"The run stored no golden probes ({why}): whet watch probes nothing, reads counters "
+            "only, and does not notice changed answers."
+        )
+
 
 def source_of_run(run: Run, variant: str, point: Load) -> WatchSource:
     """The references of one measured variant at one load.
