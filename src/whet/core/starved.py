@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
@@ -53,7 +53,7 @@ class Look:
         busiest = _busiest({each.pid for each in tree})
         why = "processors are idle, so it waits: for requests, the disk, a download or a device"
         if busiest is not None:
-            why = f"the machine is busy with {busiest}; end that, or wait"
+            why = f"the machine is busy with {busiest}; {how_to_free(busiest)}"
         words = f"the server gets little CPU ({server_s:.0f} s in {past_s:.0f} s{_nice(tree)})"
         return HeldUp(reason=f"{words}: {why}", by_others=busiest is not None)
 
@@ -64,29 +64,49 @@ def _processes() -> list[psutil.Process]:
 
 
 def _nice(tree: Iterable[psutil.Process]) -> str:
-    """The nice value, of a process or of its session's group, that lets others go first."""
+    """The nice value, of a process or of its session's group, that lets others go first.
+
+    Servers start at that of whet; ``load.quiet`` alone raises it.
+    """
     values = [0]
     for each in tree:
         with suppress(psutil.Error, OSError, ValueError, IndexError):
             values.append(each.nice())
             values.append(int(Path(f"/proc/{each.pid}/autogroup").read_text().split()[-1]))
-    return f", at nice {max(values)}" if max(values) > 0 else ""
+    whose = " while whet measures" if max(values) > psutil.Process().nice() else ""
+    return f", at nice {max(values)}{whose}" if max(values) > 0 else ""
 
 
 def _busiest(own: Container[int]) -> str | None:
     """The processes that use most for a second, those of other containers unseen; None if idle."""
-    fields = ["cpu_percent", "name"]  # the share since the process was last looked at
+    fields = [
+        "cpu_percent",
+        "name",
+        "memory_info",
+    ]  # the share since the process was last looked at
     list(psutil.process_iter(fields))
     if psutil.cpu_percent(_SAMPLE_S) < _BUSY_PERCENT:
         return None
     others = [each for each in psutil.process_iter(fields) if each.pid not in own]
     top = sorted(others, key=lambda each: each.info["cpu_percent"] or 0.0, reverse=True)[:_NAMED]
     named = [
-        f"{each.info['name']} ({each.pid}, {share:.0f}% of a core)"
+        f"{process_name(each.info)} ({each.pid}, {share:.0f}% of a core)"
         for each in top
         if (share := each.info["cpu_percent"])
     ]
     return ", ".join(named) or "work that is not visible from here"
+
+
+def process_name(info: Mapping[str, Any]) -> str:
+    """The name of a process by psutil's fields; a kernel thread's in brackets, as ``ps`` has it."""
+    memory = info["memory_info"]  # a kernel thread has none of its own
+    return f"[{info['name']}]" if memory and not memory.vms else str(info["name"])
+
+
+def how_to_free(busiest: str) -> str:
+    """What frees the cores that these processes use, the first of them most."""
+    kernel = busiest.startswith("[")
+    return "wait, or look at what loads the kernel" if kernel else "end them, or wait"
 
 
 def _spent_s(tree: Iterable[psutil.Process]) -> float:

@@ -16,6 +16,7 @@ import pynvml
 from whet.core.gpus import visible_gpus
 from whet.core.records.load import Disturbance
 from whet.core.redact import one_line
+from whet.core.starved import how_to_free, process_name
 from whet.core.units import NS_PER_S
 
 MAX_LOST_SHARE: Final = 0.1
@@ -113,7 +114,8 @@ def describe_disturbance(readings: Disturbance) -> list[str]:
         most = f", {one_line(readings.busiest)} most of it" if readings.busiest else ""
         reasons.append(
             f"other processes used {others:.0%} of the machine's cores{most}, and {idle:.0%} was "
-            f"idle (bounds {MAX_LOST_SHARE:.0%} and {MIN_IDLE_SHARE:.0%}); end them"
+            f"idle (bounds {MAX_LOST_SHARE:.0%} and {MIN_IDLE_SHARE:.0%}); "
+            f"{how_to_free(readings.busiest or '')}"
         )
     bounded = (
         (readings.steal, "the hypervisor withheld {} of the cores' time", "rent dedicated cores"),
@@ -162,8 +164,8 @@ def _others_cpu_s() -> dict[tuple[int, str], float]:
     """CPU time of every other process, by its id and name."""
     own = _tree_pids()
     return {
-        (process.pid, process.info["name"]): sum(process.info["cpu_times"][:2])
-        for process in psutil.process_iter(["name", "cpu_times"])
+        (process.pid, process_name(process.info)): sum(process.info["cpu_times"][:2])
+        for process in psutil.process_iter(["name", "memory_info", "cpu_times"])
         if process.pid not in own and process.info["cpu_times"]
     }
 

@@ -297,7 +297,7 @@ class Checks:
     def _choose_probes(self, likelihood: Likelihood) -> list[Probe]:
         """Choose prefixes of the held-out text, or of another text as long as that at most."""
         plan, documents = self.plan, self.questions.documents
-        text = plan.checks and plan.checks.golden_text
+        text = plan.checks.golden_text if plan.checks else None
         if text is not None:
             encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
             longest = min(LONGEST_CUT + 1, max(map(len, documents)))

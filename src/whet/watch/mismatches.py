@@ -28,7 +28,7 @@ def mismatches(
     ``chat_prompt_tokens`` is how many tokens the fixed chat message had at first.
     """
     if look.silence is not None:
-        return {look.silence.split(":", 1)[0]: look.silence}
+        return dict([look.silence.split(": ", 1)])
     wrong: dict[str, str] = {}
     wrong.update(_identity(look, references.envelope))
     if look.speed_error is not None and not timed_out(look):

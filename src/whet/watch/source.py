@@ -60,14 +60,12 @@ class WatchSource(References):
     @property
     def unprobed(self) -> str | None:
         """Why nothing is probed; None where the run stored golden probes."""
-        if self.golden is not None:
-            return None
         taken = self.spec.quality.golden_probes
         why = "its quality gate took none" if taken else "quality.golden_probes: 0"
-        return (
-            f"The run stored no golden probes ({why}): whet watch probes nothing, reads counters "
-            "only, and does not notice changed answers."
+        text = (
+            f"The run stored no golden probes ({why}): whet watch does not notice changed answers"
         )
+        return None if self.golden is not None else text
 
 
 def source_of_run(run: Run, variant: str, point: Load) -> WatchSource:
