@@ -131,8 +131,10 @@ def test_threads_of_the_kernel_are_named_as_such() -> None:
     info = {"name": "kworker/0:1", "memory_info": SimpleNamespace(vms=0)}
     assert process_name(info) == "[kworker/0:1]"
     assert process_name(info | {"memory_info": None}) == "kworker/0:1", "not readable"
-    assert process_name(psutil.Process().as_dict(["name", "memory_info"]))[0] != "["
+    own = psutil.Process().as_dict(["name", "memory_info"])
+    assert process_name(own) == own["name"]
     assert how_to_free("backup (9, 80% of a core)") == "end them, or wait"
+    assert how_to_free("[pytest-xdist r (7, 26% of a core), [kworker/0:1]") == "end them, or wait"
     assert how_to_free("[kworker/0:1]") == "wait, or look at what loads the kernel"
 
 
@@ -144,8 +146,8 @@ def test_a_nice_value_of_whet_is_not_the_users(resolve: Resolve, tmp_path: Path)
         after = after_a_while()
     assert held is not None
     assert after is not None
-    assert "nice" not in after.reason
-    if "nice" in held.reason:  # a container may have no groups
+    assert "while whet measures" not in after.reason
+    if os.geteuid() == 0 or Path("/proc/self/autogroup").exists():
         assert re.search(r", at nice \d+ while whet measures\): ", held.reason)
 
 

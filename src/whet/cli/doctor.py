@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Container, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -59,11 +58,11 @@ def _section(examination: Examination, *, all_rows: bool) -> Section:
 def _summary(examination: Examination) -> Iterator[tuple[str, str]]:
     device, installed = examination.device, examination.installed
     by_status = examination.by_status
-    grouped = partial(_grouped, known=[x.lever for x in examination.levers if x.row is not None])
+    known = {item.lever for item in examination.levers if item.row is not None}
     if examination.problem is not None:
         yield "problem", examination.problem
     elif works := by_status["available"]:
-        yield "works here", f"serving, {grouped(works)}"
+        yield "works here", f"serving, {_grouped(works, known)}"
     count = f"{device.count} × " if device.kind == "cuda" else ""
     driver = f", driver {device.driver}" if device.driver is not None else ""
     yield "device", f"{count}{device.name}{driver} ({examination.machine.word})"
@@ -77,7 +76,8 @@ def _summary(examination: Examination) -> Iterator[tuple[str, str]]:
             f"{examination.engine} {installed.version}, {build}, of {examination.python}",
         )
     named = ("slow", "doubtful", "not available here")
-    yield from ((status, grouped(by_status[status])) for status in named if by_status[status])
+    shown = ((status, by_status[status]) for status in named if by_status[status])
+    yield from ((status, _grouped(levers, known)) for status, levers in shown)
 
 
 def _grouped(levers: Sequence[str], known: Container[str]) -> str:

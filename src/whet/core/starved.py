@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
@@ -35,7 +36,7 @@ class Look:
     """What the servers of this process had used when it was made."""
 
     def __init__(self) -> None:
-        self._began_s, self._server_s = time.monotonic(), _spent_s(_processes())
+        self._began_s, self._server_s = time.monotonic(), spent_s(_processes())
 
     def held_up(self) -> HeldUp | None:
         """What has held the servers up since; None if they computed, or without servers.
@@ -47,7 +48,7 @@ class Look:
             words = f"the server is stopped (SIGSTOP); let it go on with kill -CONT {stopped}"
             return HeldUp(reason=words, by_others=True)
         past_s = time.monotonic() - self._began_s
-        server_s = max(0.0, _spent_s(tree) - self._server_s)
+        server_s = max(0.0, spent_s(tree) - self._server_s)
         if not tree or server_s >= _LEAST_SHARE * past_s:
             return None
         busiest = _busiest({each.pid for each in tree})
@@ -64,10 +65,7 @@ def _processes() -> list[psutil.Process]:
 
 
 def _nice(tree: Iterable[psutil.Process]) -> str:
-    """The nice value, of a process or of its session's group, that lets others go first.
-
-    Servers start at that of whet; ``load.quiet`` alone raises it.
-    """
+    """The nice value that lets others go first: whet's, or a higher one of a timed window."""
     values = [0]
     for each in tree:
         with suppress(psutil.Error, OSError, ValueError, IndexError):
@@ -105,11 +103,11 @@ def process_name(info: Mapping[str, Any]) -> str:
 
 def how_to_free(busiest: str) -> str:
     """What frees the cores that these processes use, the first of them most."""
-    kernel = busiest.startswith("[")
+    kernel = re.match(r"\[\S+\]", busiest)  # a program may put half of one into its title
     return "wait, or look at what loads the kernel" if kernel else "end them, or wait"
 
 
-def _spent_s(tree: Iterable[psutil.Process]) -> float:
+def spent_s(tree: Iterable[psutil.Process]) -> float:
     """Processor seconds of the processes, of their ended children too."""
     total_s = 0.0
     for each in tree:

@@ -16,8 +16,6 @@ NAMES: Final[tuple[Name, ...]] = get_args(Name)
 
 FOLDER: Final = Path(__file__).parent
 
-HELDOUT: Final = FOLDER / "heldout.jsonl.xz"
-
 
 def write_inputs(out: Path) -> None:
     """Write every built-in file to the folder ``out``, as ``NAME.jsonl``."""

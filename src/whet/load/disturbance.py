@@ -16,7 +16,7 @@ import pynvml
 from whet.core.gpus import visible_gpus
 from whet.core.records.load import Disturbance
 from whet.core.redact import one_line
-from whet.core.starved import how_to_free, process_name
+from whet.core.starved import how_to_free, process_name, spent_s
 from whet.core.units import NS_PER_S
 
 MAX_LOST_SHARE: Final = 0.1
@@ -56,7 +56,7 @@ class DisturbanceWatch:
         """``own_cpu_s`` is the CPU time of this process and of all below it, the server's too."""
         self._proc = proc
         self._cgroup = cgroups / _cgroup_name(proc)
-        self._own_cpu_s = own_cpu_s or _tree_cpu_s
+        self._own_cpu_s = own_cpu_s or (lambda: spent_s(_tree()))
         self._gpu = read_gpus(_tree_pids()) if gpu else None
         self._cores = os.sched_getaffinity(0)
         self._others = _others_cpu_s()
@@ -146,18 +146,6 @@ def _tree_pids() -> frozenset[int]:
 def _tree() -> list[psutil.Process]:
     own = psutil.Process()
     return [own, *own.children(recursive=True)]
-
-
-def _tree_cpu_s() -> float:
-    """CPU time of the tree; what ended in it counts in its parent's ``children`` times."""
-    total_s = 0.0
-    for process in _tree():
-        try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        total_s += times.user + times.system + times.children_user + times.children_system
-    return total_s
 
 
 def _others_cpu_s() -> dict[tuple[int, str], float]:

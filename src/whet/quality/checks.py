@@ -303,12 +303,8 @@ class Checks:
             longest = min(LONGEST_CUT + 1, max(map(len, documents)))
             other = load_documents(text, plan.spec.golden_probes)
             documents = [encoder.document(document)[:longest] for document in other]
-            likelihood = measure_likelihood(
-                self.endpoint,
-                documents,
-                vocab_size=self.questions.vocab_size,
-                top_k=plan.spec.top_logprobs,
-            )
+            size, top = self.questions.vocab_size, plan.spec.top_logprobs
+            likelihood = measure_likelihood(self.endpoint, documents, vocab_size=size, top_k=top)
         unsure = [entropies_of(document) for document in likelihood.top] or None
         return choose_probes(documents, plan.spec.golden_probes, entropies=unsure)
 

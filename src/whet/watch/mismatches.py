@@ -76,13 +76,9 @@ def _identity(look: Observation, envelope: Envelope) -> Iterator[tuple[str, str]
         names = ", ".join(islice(look.models, _LISTED)) or "no model"
         yield "wrong_model", f"{names} is served instead of {envelope.model}"
         return
-    length = look.models[envelope.model]
-    if (
-        length is not None
-        and envelope.max_model_len is not None
-        and length < envelope.max_model_len
-    ):
-        yield "context_shortened", f"max_model_len is {length}, was {envelope.max_model_len}"
+    length, measured = look.models[envelope.model], envelope.max_model_len
+    if length is not None and measured is not None and length < measured:
+        yield "context_shortened", f"max_model_len is {length}, was {measured}"
     if missing := [name for name in envelope.loras if name not in look.models]:
         yield "adapter_missing", f"the adapter {', '.join(missing)} is not served"
 

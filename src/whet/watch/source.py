@@ -62,9 +62,7 @@ class WatchSource(References):
         """Why nothing is probed; None where the run stored golden probes."""
         taken = self.spec.quality.golden_probes
         why = "its quality gate took none" if taken else "quality.golden_probes: 0"
-        text = (
-            f"The run stored no golden probes ({why}): whet watch does not notice changed answers"
-        )
+        text = f"The run stored no golden probes ({why}): changed answers are not noticed"
         return None if self.golden is not None else text
 
 
