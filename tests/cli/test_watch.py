@@ -94,7 +94,8 @@ def test_a_damaged_file_of_a_bundle(
 
 
 @pytest.mark.parametrize(
-    ("count", "why"), [(16, "its quality gate took none"), (0, "quality.golden_probes: 0")]
+    ("count", "why"),
+    [(16, "golden/ has none; a new run takes them or says why"), (0, "quality.golden_probes: 0")],
 )
 def test_a_bundle_without_probes_says_why(
     whet: Whet, run: Path, tmp_path: Path, count: int, why: str

@@ -60,8 +60,9 @@ class WatchSource(References):
     @property
     def unprobed(self) -> str | None:
         """Why nothing is probed; None where the run stored golden probes."""
-        taken = self.spec.quality.golden_probes
-        why = "its quality gate took none" if taken else "quality.golden_probes: 0"
+        why = "golden/ has none; a new run takes them or says why"
+        if not self.spec.quality.golden_probes:
+            why = "quality.golden_probes: 0"
         text = f"The run stored no golden probes ({why}): changed answers are not noticed"
         return None if self.golden is not None else text
 
