@@ -106,7 +106,7 @@ def test_a_bundle_without_probes_says_why(
     spec = json.loads(path.read_text())
     path.write_text(json.dumps(spec | {"quality": spec["quality"] | {"golden_probes": count}}))
     said = whet("watch", bundle, *NOWHERE, "--state", tmp_path / "state", "--periods", "1")
-    assert f"The run stored no golden probes ({why})" in said.out
+    assert f"The run stored no golden probes ({why}" in said.out
 
 
 def test_a_second_watch_on_one_state(whet: Whet, run: Path, tmp_path: Path) -> None:
