@@ -1,4 +1,4 @@
-"""``make watch-demo``: deploy the demo's recommendation, watch it, break it, and see the alarm.
+"""``make watch-demo``: deploy the demo's recommendation, break it, see the alarm (3 minutes).
 
 Real vLLM on the CPU, real Prometheus and Alertmanager, ``whet watch``, and a webhook. The fault is
 a draft whose vocabulary is permuted: answers stay right, and every draft is refused. The server is
@@ -155,7 +155,7 @@ class Deployment:
         self._server = ExitStack()
         log = self.logs / "engine.log"
         log.unlink(missing_ok=True)
-        words = ["bash", str(script)]
+        words = ["sh", str(script)]
         self.pid = self._server.enter_context(process(words, log, PORT=str(self.port))).pid
         wait_for(f"{self.url}/health")
 
@@ -312,7 +312,8 @@ def await_alerts(
             if at >= began and alert["status"] == "firing" and name not in reported:
                 reported.add(name)
                 say(
-                    f"webhook, {at - began:.0f} s after the fault: {labels['alertname']}: {summary}"
+                    f"webhook, {at - began:.0f} s after it served again: "
+                    f"{labels['alertname']}: {summary}"
                 )
         if CAUSE in reported and reported & set(rules):
             return True
@@ -332,6 +333,7 @@ def main() -> None:
     if not (options.run / "decision.json").exists():
         say(f"no finished run in {options.run}: whet demo first, 5 to 8 minutes")
         whet("demo", "--resume", "-o", options.run.parent, "--name", options.run.name)
+    say("deploy, watch, one fault, alarm: about 3 minutes")
     shutil.rmtree(options.out, ignore_errors=True)
     traffic = Run.read(options.run).require_spec().traffic
     assert traffic is not None, "the demo replays a log"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any, Final
 
+SHELLS: Final = [name for name in ("sh", "dash", "bash") if shutil.which(name)]
+"""Shells in which a written script or command has to run."""
 PLAIN: Final = "harmless"
 CANARY: Final = "canary"
 """A payload that runs makes a file of this name."""
@@ -74,6 +77,8 @@ PAYLOADS: Final = {
     "path": "../../etc/passwd",
     "percent": "%s %(x)s %d",
     "surrogate": "x\udcff",
+    "line ends": "\n\nx%s\n\n\n",
+    "octal digits": "\x0112\\0 '\n7",
     "empty": "",
     "blank": "  x  ",
     "tab": "a\tb",

@@ -54,9 +54,11 @@ def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> No
     assert limit.startswith("  Limit: greedy requests only")
     assert rest == [
         *left_out,
-        "  Start      cp deployment/.env.example deployment/.env  # then set the keys in it",
+        "  Start      sh deployment/serve.sh",
+        "  Watch      whet watch deployment --url http://127.0.0.1:8000",
+        "  On a GPU   cp deployment/.env.example deployment/.env  # then set the keys in it",
         "             docker compose -f deployment/compose.yaml up -d",
-        "  Monitor    docker compose -f deployment/compose.yaml --profile monitoring up -d",
+        "             docker compose -f deployment/compose.yaml --profile monitoring up -d",
         "  Roll back  the next whet deploy keeps this bundle in previous/",
     ]
     Path("deployment/.env").write_text("VLLM_API_KEY=x\n")
@@ -65,12 +67,20 @@ def test_it_prints_how_to_start_and_how_to_go_back(whet: Whet, root: Path) -> No
     assert where == "deployment: draft+cache at concurrency 8, vllm/vllm-openai:v0.32.1"
     assert rest == [
         *left_out,
-        "  Start      kubectl create secret generic vllm-target-keys "
+        "  Start      sh deployment/serve.sh",
+        "  Watch      whet watch deployment --url http://127.0.0.1:8000"
+        "  # after kubectl port-forward pod/NAME 8000 -n llm",
+        "  On a GPU   kubectl create secret generic vllm-target-keys "
         "--from-env-file=deployment/.env -n llm --dry-run=client -o yaml | kubectl apply -f -",
         "             kubectl apply -k deployment",
-        "  Roll back  docker compose --env-file deployment/.env "
-        "-f deployment/previous/compose.yaml up -d",
+        "  Roll back  sh deployment/previous/serve.sh",
     ]
+
+
+def test_it_says_that_answers_are_not_watched(whet: Whet, root: Path) -> None:
+    (root / "golden" / "draft+cache.json").unlink()
+    said = whet("deploy", root).out
+    assert "The run stored no golden probes (golden/ has none; a new run takes" in said
 
 
 def test_json_has_the_record_and_the_commands(whet: Whet, root: Path) -> None:
@@ -80,4 +90,6 @@ def test_json_has_the_record_and_the_commands(whet: Whet, root: Path) -> None:
     assert document["previous"]["variant"] == "draft+cache"
     assert document["directory"].endswith("/deployment")
     assert document["notes"][0].startswith("--max-num-seqs ")
-    assert set(document["steps"]) == {"Start", "Monitor", "Roll back"}
+    steps = document["steps"]
+    assert steps["Start"] == ["sh deployment/serve.sh"]
+    assert set(steps) == {"Start", "Watch", "On a GPU", "Roll back"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +67,20 @@ def test_the_summary_is_short_and_begins_with_what_works(place: Place) -> None:
     assert all(name.partition("=")[2].rstrip("*") in line for name in plain)
 
 
+@pytest.mark.parametrize("vectors", ["avx2", "avx512"])
+def test_the_summary_names_no_lever_twice(place: Place, vectors: str) -> None:
+    """FP8 with fixed input scales does not load on a CPU; with dynamic ones it is slow."""
+    place.be(EPYC, Machine(kind="cpu", vectors=vectors), CPU_BUILD)
+    lines = dict(
+        line.split(": ", 1) for line in place.whet("doctor").out.splitlines() if ": " in line
+    )
+    groups = (re.search(r"weights \((.+?)\)", line) for line in lines.values())
+    weights = [name for group in groups if group for name in group[1].split(", ")]
+    assert len(weights) == len(set(weights))
+    assert "FP8_DYNAMIC" in lines["slow"]
+    assert " FP8," in lines["not available here"]
+
+
 def test_the_whole_table_gives_the_reasons(place: Place) -> None:
     result = place.whet("doctor", "--all")
     table = result.out.split("╭", 1)[1]
@@ -73,7 +88,7 @@ def test_the_whole_table_gives_the_reasons(place: Place) -> None:
     text = " ".join(row.replace("│", " ").split())
     assert "not available here" in text
     assert "use W4A16 or W8A8" in text
-    assert "seen 0.29.0" in text
+    assert "observed with vllm 0.29.0 on cpu-avx512" in text
 
 
 def test_an_engine_that_whet_does_not_start(place: Place) -> None:

@@ -93,6 +93,22 @@ def test_a_damaged_file_of_a_bundle(
     whet("watch", bundle, *NOWHERE, "--periods", "1").sentence(StorageError.exit_code)
 
 
+@pytest.mark.parametrize(
+    ("count", "why"),
+    [(16, "golden/ has none; a new run takes them or says why"), (0, "quality.golden_probes: 0")],
+)
+def test_a_bundle_without_probes_says_why(
+    whet: Whet, run: Path, tmp_path: Path, count: int, why: str
+) -> None:
+    bundle = write_bundle(tmp_path / "bundle", run)
+    (bundle / "watch" / "golden.json").unlink()
+    path = bundle / "watch" / "spec.json"
+    spec = json.loads(path.read_text())
+    path.write_text(json.dumps(spec | {"quality": spec["quality"] | {"golden_probes": count}}))
+    said = whet("watch", bundle, *NOWHERE, "--state", tmp_path / "state", "--periods", "1")
+    assert f"The run stored no golden probes ({why}" in said.out
+
+
 def test_a_second_watch_on_one_state(whet: Whet, run: Path, tmp_path: Path) -> None:
     with locked(tmp_path / "state"):
         said = whet("watch", run, *NOWHERE, "--state", tmp_path / "state")

@@ -161,6 +161,6 @@ def test_a_note_is_a_comment_that_leaves_both_files_whole(tmp_path: Path) -> Non
     assert compose(tmp_path, resolved(), note=note)["services"]
     assert (tmp_path / "compose.yaml").read_text().startswith(f"# {note}\n")
     assert (tmp_path / "serve.sh").read_text().splitlines()[:2] == [
-        "#!/usr/bin/env bash",
+        "#!/bin/sh",
         f"# {note}",
     ]

@@ -228,8 +228,26 @@ def test_of_equals_the_newest_basis_counts_and_then_the_last() -> None:
     assert most_specific([]) is None
 
 
+@pytest.mark.parametrize(
+    ("basis", "said"),
+    [
+        ("seen 0.32.0 cpu-avx2", "observed with vllm 0.32.0 on cpu-avx2"),
+        ("seen 0.26.0 H100", "observed with vllm 0.26.0 on H100"),
+        ("read 0.29-0.33", "from the source of vllm 0.29-0.33"),
+        ("reported 0.33", "reported for vllm 0.33"),
+    ],
+)
+def test_a_basis_names_the_machine_that_it_was_observed_on(basis: str, said: str) -> None:
+    assert row(basis=basis).sentence == f"proved in a run ({said})"
+
+
+def test_every_basis_has_words() -> None:
+    rows = [item for name in ("vllm", "sglang") for item in compatibility_rows(name)]
+    assert all(item.sentence.startswith(item.says) for item in rows)
+
+
 def test_what_is_slow_is_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compatibility, "find_machine", lambda _kind: AVX512)
     (said,) = compatibility.cautions(resolved(make_variant(scheme="FP8")))
     assert said.startswith("weights=FP8*: FP8 weights took 51 s")
-    assert said.endswith("(seen 0.29.0 cpu-avx512)")
+    assert said.endswith("(observed with vllm 0.29.0 on cpu-avx512)")

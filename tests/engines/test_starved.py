@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -19,8 +20,9 @@ import pytest
 from tests.engines.conftest import Resolve
 from whet.core.errors import EngineStartError, Interrupted
 from whet.core.records.engine import ResolvedEngine
-from whet.core.starved import SERVERS, HeldUp, Look
+from whet.core.starved import SERVERS, HeldUp, Look, how_to_free, process_name
 from whet.engines.launch import serve_process
+from whet.load.quiet import client_first
 
 SPIN = "while True: pass"
 WAIT_S = 2.0
@@ -77,7 +79,7 @@ def test_a_busy_machine_is_named_with_who_uses_it(resolve: Resolve, tmp_path: Pa
     assert held is not None
     assert held.by_others
     said = r"the server gets little CPU \(\d s in \d s\): the machine is busy with "
-    assert re.match(said + r".+ \(\d+, \d+% of a core\).*; end that, or wait$", held.reason)
+    assert re.match(said + r".+ \(\d+, \d+% of a core\).*; end them, or wait$", held.reason)
 
 
 def test_a_stopped_server_is_named_with_how_it_goes_on(resolve: Resolve, tmp_path: Path) -> None:
@@ -124,8 +126,37 @@ def test_a_server_is_looked_at_while_it_is_up_and_forgotten_after(
     assert after_a_while() is None
 
 
-def test_the_nice_value_that_lets_others_go_first_is_said(resolve: Resolve, tmp_path: Path) -> None:
-    argv = ("nice", "-n", "7", "sleep", "60")
+def test_threads_of_the_kernel_are_named_as_such() -> None:
+    """``ps`` writes their names in brackets; they have no memory of their own."""
+    info = {"name": "kworker/0:1", "memory_info": SimpleNamespace(vms=0)}
+    assert process_name(info) == "[kworker/0:1]"
+    assert process_name(info | {"memory_info": None}) == "kworker/0:1", "not readable"
+    own = psutil.Process().as_dict(["name", "memory_info"])
+    assert process_name(own) == own["name"]
+    assert how_to_free("backup (9, 80% of a core)") == "end them, or wait"
+    assert how_to_free("[pytest-xdist r (7, 26% of a core), [kworker/0:1]") == "end them, or wait"
+    assert how_to_free("[kworker/0:1]") == "wait, or look at what loads the kernel"
+
+
+def test_a_nice_value_of_whet_is_not_the_users(resolve: Resolve, tmp_path: Path) -> None:
+    argv = ("sleep", "60")
+    with starting(replace(resolve("hang"), argv=argv), tmp_path / "log.txt"):
+        with client_first():
+            held = after_a_while()
+        after = after_a_while()
+    assert held is not None
+    assert after is not None
+    assert "while whet measures" not in after.reason
+    if os.geteuid() == 0 or Path("/proc/self/autogroup").exists():
+        assert re.search(r", at nice \d+ while whet measures\): ", held.reason)
+
+
+def test_the_nice_value_that_lets_others_go_first_is_said(
+    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine inherits that of whet."""
+    monkeypatch.setattr(psutil.Process, "nice", lambda _: 7)
+    argv = ("sleep", "60")
     with starting(replace(resolve("hang"), argv=argv), tmp_path / "log.txt"):
         held = after_a_while()
     assert held is not None

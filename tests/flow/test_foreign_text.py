@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.deploy.manifests import SITE, as_run, container, documents
-from tests.payloads import CANARY, PAYLOADS, PLAIN, shape
+from tests.payloads import CANARY, PAYLOADS, PLAIN, SHELLS, shape
 from whet.cli.init import template
 from whet.core.errors import UsageError
 from whet.core.quote import shell_word, yaml_scalar, yaml_text
@@ -155,8 +155,9 @@ def test_manifests_and_rules_have_the_keys_of_harmless_ones(text: str) -> None:
     )
 
 
+@pytest.mark.parametrize("shell", SHELLS)
 @every_payload
-def test_a_script_starts_the_server_and_nothing_else(tmp_path: Path, text: str) -> None:
+def test_a_script_starts_the_server_and_nothing_else(tmp_path: Path, text: str, shell: str) -> None:
     box = tmp_path / "box"
     box.mkdir()
     for name in ("python", "vllm", "docker", "kubectl"):
@@ -168,7 +169,8 @@ def test_a_script_starts_the_server_and_nothing_else(tmp_path: Path, text: str) 
     assert UNPRINTABLE.search(script.read_text()) is None
     before = sorted(box.iterdir())
     env = {"PATH": f"{box}:/usr/bin:/bin", "HOME": str(box), "PORT": "8123"}
-    done = subprocess.run(["bash", script], cwd=box, env=env, capture_output=True, check=True)
+    subprocess.run([shell, "-n", script], check=True)
+    done = subprocess.run([shell, script], cwd=box, env=env, capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")
     argv = (box / "argv").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
     words = planned_words(engine)

@@ -98,11 +98,20 @@ def test_other_processes_use_what_is_busy_and_not_ours(machine: FakeMachine) -> 
     assert found.busiest == "backup"
     found = replace(found, busiest=None)
     assert shares(found) == pytest.approx({"other_cpu": 0.3, "idle_cpu": 0.05, "steal": 0.05})
-    bounds = "(bounds 10% and 10%); end them"
+    bounds = "(bounds 10% and 10%); end them, or wait"
     assert describe_disturbance(replace(found, busiest="backup")) == [
         "other processes used 30% of the machine's cores, backup most of it, and 5% was idle "
         f"{bounds}"
     ]
+
+
+def test_work_of_the_kernel_cannot_be_ended() -> None:
+    busy = Disturbance(other_cpu=0.3, idle_cpu=0.05)
+    ends = {"backup": "end them, or wait", None: "end them, or wait"}
+    ends |= dict.fromkeys(("[kworker/0:1]", "[kswapd0]"), "wait, or look at what loads the kernel")
+    for name, fix in ends.items():
+        (reason,) = describe_disturbance(replace(busy, busiest=name))
+        assert reason.endswith(f"; {fix}")
 
 
 def test_waiting_and_throttling_come_from_the_control_group(machine: FakeMachine) -> None:

@@ -19,6 +19,7 @@ from whet.core.spec import QualitySpec
 from whet.demo import pair_paths
 from whet.quality import ChecksPlan, QualityPlan, measure_quality
 from whet.quality.data import Encoder
+from whet.quality.golden import read_golden
 from whet.quality.measure import encode_documents
 
 DOCUMENTS, TASKS = 60, 20
@@ -227,6 +228,41 @@ def test_a_server_without_token_ids_has_no_golden_probes_and_is_judged(
     second, _ = measure(replace(checked, variant="awq", baseline=first), reply)
     assert "no golden probes: " in (second.reason or "")
     assert not (tmp_path / "golden").exists()
+
+
+def test_golden_probes_of_a_private_log_hold_text_of_another_file(
+    plan: QualityPlan, tmp_path: Path
+) -> None:
+    """They come before the tokens of that text that the model is least sure of."""
+    text = write_lines(tmp_path / "text.jsonl", [{"text": f"{i} {'open' * 30}"} for i in range(30)])
+
+    def reply(body: Body) -> Reply:
+        if body.get("prompt_logprobs"):  # sure of every token but the 21st
+            entries: list[Any] = [None]
+            for position, token in enumerate(body["prompt"][1:], start=1):
+                other = 0.6 if position == 20 else 1e-6
+                pair = ((token, 1 - other), ((token + 1) % 256, other))
+                entries.append({str(t): {"logprob": math.log(share)} for t, share in pair})
+            return 200, {"choices": [{"index": 0, "text": "x", "prompt_logprobs": entries}]}
+        if body.get("logprobs"):
+            top = {"top_logprobs": [{"token_id:9": -0.5, "token_id:8": -1.5}]}
+            return 200, {"choices": [{"index": 0, "text": "x", "logprobs": top}]}
+        return model(uniform)(body)
+
+    checks = ChecksPlan(
+        golden=tmp_path / "golden",
+        golden_text=text,
+        same_weights_reference=None,
+        plain=None,
+        is_plain=False,
+    )
+    spec = plan.spec.model_copy(update={"top_logprobs": 1})
+    measure(replace(plan, checks=checks, spec=spec), reply)
+    golden = read_golden(tmp_path / "golden" / "fp16.json")
+    prompts = [spoken({"prompt": list(probe.prompt)}) for probe in golden.probes]
+    assert len(prompts) == spec.golden_probes
+    assert {len(prompt) for prompt in prompts} == {20}
+    assert all("openopen" in prompt for prompt in prompts)
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), -9999.0])

@@ -30,32 +30,22 @@ def deploy(
     Starts nothing. Exit code 6 if the run is unfinished, 9 if it recommends nothing.
     """
     from whet.flow.deploy.bundle import deploy as write_bundle
+    from whet.flow.deploy.folder import steps_of
 
     deployed = write_bundle(Run.read(run_dir), options)
+    steps = steps_of(deployed.bundle, deployed.folder, deployed.previous)
     if output.json:
         previous = None if deployed.previous is None else encode(deployed.previous)
-        document = {"directory": str(deployed.folder.resolve()), "steps": _steps(deployed)}
+        document = {"directory": str(deployed.folder.resolve()), "steps": steps}
         document |= {"notes": list(deployed.notes), "left_out": encode(deployed.left_out)}
         print_json(document | {"bundle": encode(deployed.bundle), "previous": previous})
     else:
-        _print_text(deployed, output)
+        _print_text(deployed, steps, output)
         output.result(deployed.folder)
     return deployed
 
 
-def _steps(deployed: Deployed) -> dict[str, list[str]]:
-    from whet.flow.deploy.folder import monitoring_step, rollback_step, start_steps
-
-    bundle, folder, previous = deployed.bundle, deployed.folder, deployed.previous
-    monitoring = monitoring_step(bundle, folder)
-    return {
-        "Start": start_steps(bundle, folder),
-        "Monitor": [monitoring] if monitoring else [],
-        "Roll back": [rollback_step(previous, folder)] if previous else [],
-    }
-
-
-def _print_text(deployed: Deployed, output: OutputOptions) -> None:
+def _print_text(deployed: Deployed, steps: dict[str, list[str]], output: OutputOptions) -> None:
     bundle, console = deployed.bundle, output.console
 
     def line(text: str) -> None:
@@ -71,7 +61,7 @@ def _print_text(deployed: Deployed, output: OutputOptions) -> None:
         line(f"  {note}")
     for each in deployed.left_out:
         line(f"  {each.why}: {', '.join(each.settings)}")
-    for name, commands in _steps(deployed).items():
+    for name, commands in steps.items():
         for at, command in enumerate(commands):
             line(f"  {'' if at else name:10} {command}")
     if deployed.previous is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -58,10 +58,11 @@ def _section(examination: Examination, *, all_rows: bool) -> Section:
 def _summary(examination: Examination) -> Iterator[tuple[str, str]]:
     device, installed = examination.device, examination.installed
     by_status = examination.by_status
+    known = {item.lever for item in examination.levers if item.row is not None}
     if examination.problem is not None:
         yield "problem", examination.problem
     elif works := by_status["available"]:
-        yield "works here", f"serving, {_grouped(works)}"
+        yield "works here", f"serving, {_grouped(works, known)}"
     count = f"{device.count} × " if device.kind == "cuda" else ""
     driver = f", driver {device.driver}" if device.driver is not None else ""
     yield "device", f"{count}{device.name}{driver} ({examination.machine.word})"
@@ -75,14 +76,21 @@ def _summary(examination: Examination) -> Iterator[tuple[str, str]]:
             f"{examination.engine} {installed.version}, {build}, of {examination.python}",
         )
     named = ("slow", "doubtful", "not available here")
-    yield from ((status, _grouped(by_status[status])) for status in named if by_status[status])
+    shown = ((status, by_status[status]) for status in named if by_status[status])
+    yield from ((status, _grouped(levers, known)) for status, levers in shown)
 
 
-def _grouped(levers: Sequence[str]) -> str:
-    """``weights (W4A16, W8A8), lora and 9 settings``: plain levers with their values."""
+def _grouped(levers: Sequence[str], known: Container[str]) -> str:
+    """``weights (W4A16, W8A8), lora and 9 settings``: plain levers with their values.
+
+    ``FP8*`` is FP8_DYNAMIC where FP8, whose inputs have a fixed scale, is another of the ``known``.
+    """
     groups: dict[str, list[str]] = {}
-    for name, _, value in (each.partition("=") for each in levers if " & " not in each):
-        groups.setdefault(name, []).extend(filter(None, [value.rstrip("*")]))
+    for each in (each for each in levers if " & " not in each):
+        plain = each.rstrip("*")
+        other = plain != each and plain in known
+        name, _, value = (f"{plain}_DYNAMIC" if other else plain).partition("=")
+        groups.setdefault(name, []).extend(filter(None, [value]))
     main = {name: groups.pop(name) for name in _MAIN if name in groups}
     words = ", ".join(f"{name} ({', '.join(v)})" if v else name for name, v in main.items())
     return words + (f" and {plural(len(groups), 'setting')}" if groups else "")

@@ -69,7 +69,7 @@ def yaml_scalar(text: str) -> str:
 
 
 def shell_word(word: str) -> str:
-    """``word`` quoted for bash on one line: control characters are written as escapes.
+    """``word`` quoted for a POSIX shell on one line: control characters are written as escapes.
 
     Raises ``UsageError`` for a NUL character, which no command can hold.
     """
@@ -79,15 +79,17 @@ def shell_word(word: str) -> str:
         )
     if _NOT_IN_A_WORD.search(word) is None:
         return shlex.quote(word)
-    plain = word.replace("\\", "\\\\").replace("'", "\\'")
-    return f"$'{_NOT_IN_A_WORD.sub(_escaped, plain)}'"
+    text = word.rstrip("\n")  # $(…) drops line ends at the end; the last character of IFS is one
+    plain = text.replace("\\", "\\\\").replace("'", "\\0047")
+    line_ends = "${IFS#??}" * (len(word) - len(text))
+    return f"\"$(printf %b '{_NOT_IN_A_WORD.sub(_escaped, plain)}'){line_ends}\""
 
 
 def shell_words(words: Iterable[str]) -> str:
-    """A command line for bash."""
+    """A command line for a POSIX shell."""
     return " ".join(map(shell_word, words))
 
 
 def _escaped(match: re.Match[str]) -> str:
     """One character as its UTF-8 bytes, or a byte of an undecodable path as it was."""
-    return "".join(f"\\x{byte:02x}" for byte in match[0].encode(errors="surrogateescape"))
+    return "".join(f"\\0{byte:03o}" for byte in match[0].encode(errors="surrogateescape"))

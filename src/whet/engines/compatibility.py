@@ -35,6 +35,7 @@ _STORED: Final = {
     "W8A8-INT8": "W8A8", "FP8": "FP8_CHECKPOINT", "MXFP4": "MXFP4A16", "MXFP4-W4A4": "MXFP4",
 }  # fmt: skip
 """Stored scheme → recipe scheme; FP8 scale granularity cannot be inferred from the tensors."""
+_BASES: Final = {"seen": "observed with", "read": "from the source of", "reported": "reported for"}
 _NEWEST: Final = (10**6, 0, 0)
 _PACKAGE: Final = re.compile(r"pip install ([A-Za-z0-9_.-]*[A-Za-z0-9])")
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
@@ -64,7 +65,9 @@ class Row:
     @property
     def sentence(self) -> str:
         """The explanation with its basis."""
-        return f"{self.says} ({self.basis})"
+        how, version, *machine = self.basis.split()
+        place = f" on {machine[0]}" if machine else ""
+        return f"{self.says} ({_BASES[how]} {self.engine} {version}{place})"
 
     @property
     def package(self) -> str | None:

@@ -16,6 +16,7 @@ import pynvml
 from whet.core.gpus import visible_gpus
 from whet.core.records.load import Disturbance
 from whet.core.redact import one_line
+from whet.core.starved import how_to_free, process_name, spent_s
 from whet.core.units import NS_PER_S
 
 MAX_LOST_SHARE: Final = 0.1
@@ -55,7 +56,7 @@ class DisturbanceWatch:
         """``own_cpu_s`` is the CPU time of this process and of all below it, the server's too."""
         self._proc = proc
         self._cgroup = cgroups / _cgroup_name(proc)
-        self._own_cpu_s = own_cpu_s or _tree_cpu_s
+        self._own_cpu_s = own_cpu_s or (lambda: spent_s(_tree()))
         self._gpu = read_gpus(_tree_pids()) if gpu else None
         self._cores = os.sched_getaffinity(0)
         self._others = _others_cpu_s()
@@ -110,7 +111,8 @@ def describe_disturbance(readings: Disturbance) -> list[str]:
         most = f", {one_line(readings.busiest)} most of it" if readings.busiest else ""
         reasons.append(
             f"other processes used {others:.0%} of the machine's cores{most}, and {idle:.0%} was "
-            f"idle (bounds {MAX_LOST_SHARE:.0%} and {MIN_IDLE_SHARE:.0%}); end them"
+            f"idle (bounds {MAX_LOST_SHARE:.0%} and {MIN_IDLE_SHARE:.0%}); "
+            f"{how_to_free(readings.busiest or '')}"
         )
     bounded = (
         (readings.steal, "the hypervisor withheld {} of the cores' time", "rent dedicated cores"),
@@ -143,24 +145,12 @@ def _tree() -> list[psutil.Process]:
     return [own, *own.children(recursive=True)]
 
 
-def _tree_cpu_s() -> float:
-    """CPU time of the tree; what ended in it counts in its parent's ``children`` times."""
-    total_s = 0.0
-    for process in _tree():
-        try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        total_s += times.user + times.system + times.children_user + times.children_system
-    return total_s
-
-
 def _others_cpu_s() -> dict[tuple[int, str], float]:
     """CPU time of every other process, by its id and name."""
     own = _tree_pids()
     return {
-        (process.pid, process.info["name"]): sum(process.info["cpu_times"][:2])
-        for process in psutil.process_iter(["name", "cpu_times"])
+        (process.pid, process_name(process.info)): sum(process.info["cpu_times"][:2])
+        for process in psutil.process_iter(["name", "memory_info", "cpu_times"])
         if process.pid not in own and process.info["cpu_times"]
     }
 

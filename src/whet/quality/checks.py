@@ -20,14 +20,21 @@ from whet.core.spec import QualitySpec
 from whet.core.store import write_json
 from whet.quality.asking import ModelEndpoint
 from whet.quality.continuations import Prompts, Sampling
-from whet.quality.data import Encoder, Ids, Task
+from whet.quality.data import Encoder, Ids, Task, load_documents
 from whet.quality.distances import (
     TopLogprobs,
     read_top_logprobs,
     server_distances,
     write_top_logprobs,
 )
-from whet.quality.golden import choose_probes, entropies_of, read_golden, take_golden
+from whet.quality.golden import (
+    LONGEST_CUT,
+    Probe,
+    choose_probes,
+    entropies_of,
+    read_golden,
+    take_golden,
+)
 from whet.quality.identity import token_identity
 from whet.quality.likelihood import Likelihood, measure_likelihood
 from whet.quality.lossless import PlainReference, check_lossless, plain_reference
@@ -54,7 +61,8 @@ _SAMPLING: Final = Sampling(samples=8, tokens=16)
 class ChecksPlan:
     """The checks beside likelihoods and tasks, and the earlier results to compare with.
 
-    ``golden`` is a folder of the run, with one file per variant; None asks no golden probes.
+    ``golden`` is a folder of the run, with one file per variant; None asks no golden probes. They
+    are of the held-out text of the gate, or of ``golden_text`` where that may not be deployed.
     ``same_weights_reference`` is the record of the first variant with the same weights, None for
     that one itself. ``plain`` are the answers of a server without speculation and with the same
     weights, for a speculating variant; ``is_plain`` asks this variant for them. ``other_kernels``
@@ -66,6 +74,7 @@ class ChecksPlan:
     same_weights_reference: QualityRecord | None
     plain: PlainReference | None
     is_plain: bool
+    golden_text: Path | None = None
     other_kernels: bool = False
     rounds: bool = False
 
@@ -260,11 +269,10 @@ class Checks:
 
         The baseline's probes are chosen once, and every variant is asked the same.
         """
-        plan, count = self.plan, self.plan.spec.golden_probes
+        plan = self.plan
         try:
             if plan.baseline is None:
-                unsure = [entropies_of(document) for document in likelihood.top] or None
-                probes = choose_probes(self.questions.documents, count, entropies=unsure)
+                probes = self._choose_probes(likelihood)
             else:
                 first = read_golden(folder / f"{plan.baseline.variant}.json")
                 probes = [(probe.id, probe.prompt) for probe in first.probes]
@@ -277,6 +285,20 @@ class Checks:
             self.broken.append(taken.broken)
         if taken.probes:
             write_json(folder / f"{plan.variant}.json", taken)
+
+    def _choose_probes(self, likelihood: Likelihood) -> list[Probe]:
+        """Choose prefixes of the held-out text, or of another text as long as that at most."""
+        plan, documents = self.plan, self.questions.documents
+        text = plan.checks.golden_text if plan.checks else None
+        if text is not None:
+            encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
+            longest = min(LONGEST_CUT + 1, max(map(len, documents)))
+            other = load_documents(text, plan.spec.golden_probes)
+            documents = [encoder.document(document)[:longest] for document in other]
+            size, top = self.questions.vocab_size, plan.spec.top_logprobs
+            likelihood = measure_likelihood(self.endpoint, documents, vocab_size=size, top_k=top)
+        unsure = [entropies_of(document) for document in likelihood.top] or None
+        return choose_probes(documents, plan.spec.golden_probes, entropies=unsure)
 
     def _arrays(self, likelihood: Likelihood) -> TopLogprobs:
         return TopLogprobs(

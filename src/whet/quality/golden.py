@@ -44,7 +44,7 @@ REPETITIONS: Final = 5
 _CONCURRENCY: Final = (16, 1, 4, 8, 2)
 _ID_PREFIX: Final = "token_id:"
 _SHORTEST_CUT: Final = 8
-_LONGEST_CUT: Final = 256
+LONGEST_CUT: Final = 256
 _AGAIN: Final = "measure the baseline again"
 _NAN: Final = "the server's log-probabilities are not numbers (NaN)"
 
@@ -89,7 +89,7 @@ def choose_probes(
 
 def _ranked_cuts(ids: Ids, entropies: Entropies, rng: random.Random) -> list[int]:
     """Return the prefix lengths of one document, most uncertain first."""
-    last = min(len(ids) - 1, _LONGEST_CUT)
+    last = min(len(ids) - 1, LONGEST_CUT)
     cuts = list(range(max(1, min(_SHORTEST_CUT, last)), last + 1))
     rng.shuffle(cuts)
     known = {cut: value for cut, value in enumerate(entropies) if value is not None}

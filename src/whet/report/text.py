@@ -11,7 +11,6 @@ from whet.core.format import number, percent, points
 from whet.core.records.summary import Estimate
 
 DASH: Final = "–"
-ONE_START: Final = "one start: no verdict"
 _ZEROS: Final = "+0.% …"
 _NO_DISTANCE_NATS: Final = 1e-6
 """Below this a distance is the rounding of log-probabilities, which are float32."""

@@ -52,15 +52,9 @@ def _read_causes() -> Iterator[Cause]:
     """The rows of ``causes.csv``, the most certain first; names within a cell stand apart."""
     file = resources.files(__package__) / "causes.csv"
     for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
-        yield Cause(
-            name=row["cause"],
-            what=row["what"],
-            say=row["says"],
-            needs=frozenset(row["needs"].split()),
-            without=frozenset(row["without"].split()),
-            hides=frozenset(row["hides"].split()),
-            levers=tuple(row["levers"].split()),
-        )
+        names = {key: frozenset(row[key].split()) for key in ("needs", "without", "hides")}
+        levers = tuple(row["levers"].split())
+        yield Cause(name=row["cause"], what=row["what"], say=row["says"], levers=levers, **names)
 
 
 CAUSES: Final = tuple(_read_causes())
@@ -143,14 +137,9 @@ def _restricted(
     }
     deployed = written[variant]
     fields = [lever for lever in levers if lever in _FIELDS]
-    others = {
-        name
-        for name, item in written.items()
-        if _without(item, fields) == _without(deployed, fields)
-    }
-    for name in spec.variants:
-        if name in (spec.baseline, variant) or name in others:
-            yield name, written[name]
+    for name, item in written.items():
+        if name == spec.baseline or _without(item, fields) == _without(deployed, fields):
+            yield name, item
     for field in fields:
         off = _without(deployed, [field])
         if deployed.get(field) not in (None, _FIELDS[field]) and off not in written.values():

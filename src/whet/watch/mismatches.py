@@ -28,7 +28,7 @@ def mismatches(
     ``chat_prompt_tokens`` is how many tokens the fixed chat message had at first.
     """
     if look.silence is not None:
-        return {look.silence.split(":", 1)[0]: look.silence}
+        return dict([look.silence.split(": ", 1)])
     wrong: dict[str, str] = {}
     wrong.update(_identity(look, references.envelope))
     if look.speed_error is not None and not timed_out(look):
@@ -76,13 +76,9 @@ def _identity(look: Observation, envelope: Envelope) -> Iterator[tuple[str, str]
         names = ", ".join(islice(look.models, _LISTED)) or "no model"
         yield "wrong_model", f"{names} is served instead of {envelope.model}"
         return
-    length = look.models[envelope.model]
-    if (
-        length is not None
-        and envelope.max_model_len is not None
-        and length < envelope.max_model_len
-    ):
-        yield "context_shortened", f"max_model_len is {length}, was {envelope.max_model_len}"
+    length, measured = look.models[envelope.model], envelope.max_model_len
+    if length is not None and measured is not None and length < measured:
+        yield "context_shortened", f"max_model_len is {length}, was {measured}"
     if missing := [name for name in envelope.loras if name not in look.models]:
         yield "adapter_missing", f"the adapter {', '.join(missing)} is not served"
 

@@ -16,22 +16,13 @@ PROMPT_LENGTHS: Final = "vllm:request_prompt_tokens"
 OUTPUT_LENGTHS: Final = "vllm:request_generation_tokens"
 _ERROR: Final = f'{counters.FINISHED}{{finished_reason="error"}}'
 _HTTP_5XX: Final = 'http_requests_total{status="5xx"}'
+_SUMS: Final = (counters.TTFT, counters.TPOT, counters.E2E)
 SERIES: Final = (
     *(counters.GENERATED, counters.DRAFTS, counters.ACCEPTED),
     *(counters.PREFIX_QUERIES, counters.PREFIX_HITS, counters.PROCESS_START),
-    *(
-        counters.FINISHED,
-        counters.PROMPT_TOKENS,
-        counters.PREEMPTIONS,
-        counters.RUNNING,
-        counters.WAITING,
-        counters.KV_USAGE,
-    ),
-    *(
-        f"{name}_{part}"
-        for name in (counters.TTFT, counters.TPOT, counters.E2E)
-        for part in ("count", "sum")
-    ),
+    *(counters.FINISHED, counters.PROMPT_TOKENS, counters.PREEMPTIONS),
+    *(counters.RUNNING, counters.WAITING, counters.KV_USAGE),
+    *(f"{name}_{part}" for name in _SUMS for part in ("count", "sum")),
     *(f"{name}_count" for name in (PROMPT_LENGTHS, OUTPUT_LENGTHS)),
 )
 """What the watch reads: a series that the run had and the deployment lacks is an alarm."""

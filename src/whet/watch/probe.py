@@ -101,8 +101,7 @@ def observe(
         before = _scrape(target)
         version, models = _identity(target)
     except HttpError as error:
-        refused = error.status in _UNAUTHORIZED
-        silence = "unauthorized" if refused else "unreachable"
+        silence = "unauthorized" if error.status in _UNAUTHORIZED else "unreachable"
         return Observation(at=at, at_s=at_s, silence=f"{silence}: {error}")
     except EngineLostError as error:
         silence = "hung" if accepts(target) else "unreachable"

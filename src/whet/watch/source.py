@@ -57,6 +57,15 @@ class WatchSource(References):
     engine: ResolvedEngine
     spec: Spec
 
+    @property
+    def unprobed(self) -> str | None:
+        """Why nothing is probed; None where the run stored golden probes."""
+        why = "golden/ has none; a new run takes them or says why"
+        if not self.spec.quality.golden_probes:
+            why = "quality.golden_probes: 0"
+        text = f"The run stored no golden probes ({why}): changed answers are not noticed"
+        return None if self.golden is not None else text
+
 
 def source_of_run(run: Run, variant: str, point: Load) -> WatchSource:
     """The references of one measured variant at one load.

@@ -27,7 +27,7 @@ from whet.core.run import Run
 from whet.core.store import write_json
 from whet.flow.deploy import folder as folder_module
 from whet.flow.deploy.bundle import deploy
-from whet.flow.deploy.folder import read_bundle, replace_bundle, rollback_step, start_steps
+from whet.flow.deploy.folder import read_bundle, replace_bundle, steps_of
 from whet.flow.deploy.options import DeployOptions
 
 PUBLISHED = Path(__file__).parents[3] / "results" / "cpu-demo" / "run.tar.xz"
@@ -286,6 +286,7 @@ def test_a_kill_between_the_renames_is_repaired_by_the_next_command(tmp_path: Pa
         revision=None,
         weights_sha256=None,
         target="k8s",
+        device="cuda",
         name="n",
         namespace="s",
         replicas=1,
@@ -302,9 +303,15 @@ def test_the_printed_commands_name_files_that_are_there(root: Path, tmp_path: Pa
     out = tmp_path / "a folder" / "out"
     for target in ("compose", "k8s", "kserve", "llm-d", "compose"):
         done = deploy(Run.read(root), options(tmp_path, target=target, output_dir=out))
-        steps = start_steps(done.bundle, out)
-        if done.previous is not None:
-            steps.append(rollback_step(done.previous, out))
+        assert done.bundle.device == "cpu"
+        here = steps_of(done.bundle, out, done.previous)
+        assert here["Start"] == [f"sh '{out}'/serve.sh"]
+        gpu = replace(done.bundle, device="cuda")
+        previous = done.previous and replace(done.previous, device="cuda")
+        there = steps_of(gpu, out, previous)
+        assert [*there["Start"], *there.get("Monitor", ())] == here["On a GPU"]
+        assert here["Watch"] == there["Watch"]
+        steps = [step for each in (here, there) for steps in each.values() for step in steps]
         named = {
             Path(word.removeprefix("--from-env-file="))
             for step in steps

@@ -144,8 +144,7 @@ def check_privacy(root: Path) -> None:
     lines = (root / "inputs" / "traffic.jsonl").read_text().splitlines()
     asked = {json.loads(line)["messages"][-1]["content"] for line in lines}
     long = {text for text in asked if len(text) > 60}
-    assert (root / "inputs" / "golden" / "fp16.json").exists()
-    assert not (root / "golden").exists()
+    assert (root / "golden" / "fp16.json").exists(), "of the built-in text"
     shown = [root / "journal.jsonl", *root.glob("report.*"), *root.glob("reproduce/**/*")]
     for file in shown:
         text = file.read_text() if file.is_file() else ""

@@ -15,10 +15,12 @@ from whet.core.records.evidence import EngineFacts
 from whet.core.records.quality import QualityRecord
 from whet.core.spec import SearchSpec
 from whet.core.store import RunStore
+from whet.data import write_inputs
 from whet.flow.run.measure.quality import KIND, PLAIN, _checks, _scoring_defect, weights_key
 from whet.flow.run.plan import Plan
 from whet.quality import PlainReference
 from whet.quality.continuations import Continuations, Samples, Sampling
+from whet.quality.data import load_documents
 
 DRAFT = Speculation(method="draft_model", num_tokens=3, draft_path="/draft")
 
@@ -80,6 +82,19 @@ def test_speculation_is_held_to_the_plain_server_of_the_same_weights(store: RunS
         False,
     )
     assert checks_of(store, every, "fp16").same_weights_reference is None
+
+
+def test_probes_of_a_private_log_hold_built_in_text_and_can_be_deployed(
+    store: RunStore, tmp_path: Path
+) -> None:
+    private = SimpleNamespace(is_private=True, search=None)
+    hidden, shown = (checks_of(store, (resolved("a"),), "a", spec) for spec in (private, SHOWN))
+    assert hidden.golden == shown.golden == store.path("golden")
+    assert shown.golden_text is None
+    write_inputs(tmp_path)
+    files = (hidden.golden_text, tmp_path / "heldout.jsonl")
+    probed, built_in = ([each.messages for each in load_documents(x, 10**6)] for x in files)
+    assert probed == built_in
 
 
 def test_a_search_asks_the_plain_server_before_any_variant_speculates(store: RunStore) -> None:

@@ -12,7 +12,8 @@ class Bundle:
     """``bundle.json``: the variant of a run, and how it is deployed.
 
     ``model`` is the name in requests. ``checkpoint`` is a folder, or a hub id with its
-    ``revision``; ``weights_sha256`` is None where the run has no hash of it. ``name`` is that of
+    ``revision``; ``weights_sha256`` is None where the run has no hash of it. ``device`` is the kind
+    that measured. ``name`` is that of
     the target's resources, in ``namespace`` on Kubernetes; ``replicas`` servers take the run's
     demand. ``written_at`` is UTC in ISO 8601, ``serve_line`` that of ``serve.sh``. ``limits`` are
     the decision's of this variant.
@@ -29,6 +30,7 @@ class Bundle:
     revision: str | None
     weights_sha256: str | None
     target: str
+    device: str
     name: str
     namespace: str | None
     replicas: int

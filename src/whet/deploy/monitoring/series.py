@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from whet.core import counters
-from whet.core.counters import E2E, TPOT, TTFT
 from whet.core.records.envelope import Envelope
 from whet.metrics.counted import (
     CounterRatio,
@@ -136,9 +135,9 @@ def exact_edges_s(envelope: Envelope) -> dict[str, tuple[float, ...]]:
     They are the objectives and the limits of the measured ranges.
     """
     limits_ms = {
-        TTFT: [envelope.ttft_limit_ms],
-        TPOT: [envelope.tpot_limit_ms],
-        E2E: [envelope.e2e_limit_ms],
+        counters.TTFT: [envelope.ttft_limit_ms],
+        counters.TPOT: [envelope.tpot_limit_ms],
+        counters.E2E: [envelope.e2e_limit_ms],
     }
     for metric in metrics_in("envelope"):
         measured = envelope.range_of(metric.name)

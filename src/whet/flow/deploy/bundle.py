@@ -95,7 +95,7 @@ def deploy(run: Run, options: DeployOptions) -> Deployed:
         bundle=bundle,
         previous=previous,
         left_out=plan.left_out,
-        notes=plan.notes,
+        notes=(*plan.notes, *filter(None, [source.unprobed])),
     )
 
 
@@ -113,6 +113,7 @@ def _bundle(run: Run, point: Load, plan: Deployment, site: Site, target: str) ->
         revision=plan.revision,
         weights_sha256=_weights_sha256(run, resolved),
         target=target,
+        device=resolved.device,
         name=site.name,
         namespace=site.namespace if get_target(target).cluster else None,
         replicas=site.replicas,

@@ -18,6 +18,10 @@ from whet.deploy.render import get_target, write_file
 RECORD: Final = "bundle.json"
 PREVIOUS: Final = "previous"
 SECRETS: Final = ".env"
+_KEYS: Final = "cp {folder}/.env.example {keys}  # then set the keys in it"
+_LOCAL: Final = "sh {folder}/serve.sh"
+_WATCH: Final = "whet watch {folder} --url http://127.0.0.1:8000"
+_FORWARD: Final = "  # after kubectl port-forward pod/NAME 8000 -n {namespace}"
 
 
 def read_bundle(folder: Path) -> Bundle | None:
@@ -74,23 +78,25 @@ def _keep(folder: Path, new: Path) -> None:
         shutil.copy2(folder / SECRETS, new / SECRETS)
 
 
-def start_steps(bundle: Bundle, folder: Path) -> list[str]:
-    """Return the commands that deploy ``folder``; the keys come first where .env is missing."""
-    keys, example = (_word(folder / name) for name in (SECRETS, f"{SECRETS}.example"))
-    copy = f"cp {example} {keys}  # then set the keys in it"
-    steps = [_filled(step, bundle, folder) for step in get_target(bundle.target).start]
-    return steps if (folder / SECRETS).exists() else [copy, *steps]
+def steps_of(bundle: Bundle, folder: Path, previous: Bundle | None) -> dict[str, list[str]]:
+    """Return the commands that start, watch and replace ``folder``, by what they are for.
 
-
-def monitoring_step(bundle: Bundle, folder: Path) -> str | None:
-    """Return the command that starts Prometheus, Alertmanager and Grafana, if the bundle does."""
-    step = get_target(bundle.target).monitoring
-    return None if step is None else _filled(step, bundle, folder)
-
-
-def rollback_step(previous: Bundle, folder: Path) -> str:
-    """Return the command that deploys the bundle before."""
-    return _filled(get_target(previous.target).rollback, previous, folder)
+    The keys come first where .env is missing. What was measured on a CPU starts there by its
+    script; its container is for a GPU.
+    """
+    target = get_target(bundle.target)
+    keys = [] if (folder / SECRETS).exists() else [_KEYS]
+    start, monitor = [*keys, *target.start], [target.monitoring] if target.monitoring else []
+    watch = [_WATCH + _FORWARD * target.cluster]
+    steps = {"Start": start, "Watch": watch, "Monitor": monitor}
+    if bundle.device == "cpu":
+        steps = {"Start": [_LOCAL], "Watch": watch, "On a GPU": [*start, *monitor]}
+    filled = {name: [_filled(x, bundle, folder) for x in each] for name, each in steps.items()}
+    if previous is None:
+        return {**filled, "Roll back": []}
+    local = previous.device == "cpu"
+    back = _LOCAL.replace("folder", "previous") if local else get_target(previous.target).rollback
+    return {**filled, "Roll back": [_filled(back, previous, folder)]}
 
 
 def _filled(step: str, bundle: Bundle, folder: Path) -> str:

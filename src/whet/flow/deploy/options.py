@@ -49,11 +49,11 @@ class DeployOptions:
             raise UsageError(
                 "--namespace belongs to Kubernetes", fix=f"leave it out with {self.target}"
             )
-        if self.webhook is not None and target.monitoring is None:
-            raise UsageError(
-                "--webhook belongs to compose", fix="on Kubernetes Alertmanager is its own"
-            )
         if self.webhook is not None:
+            if target.monitoring is None:
+                raise UsageError(
+                    "--webhook belongs to compose", fix="on Kubernetes Alertmanager is its own"
+                )
             split_server_url(self.webhook, "--webhook", query=True)
         if self.namespace is not None and _NAMESPACE.fullmatch(self.namespace) is None:
             raise UsageError(

@@ -270,11 +270,8 @@ def _introduce(this: _Watch, state: WatchState) -> None:
         observer.warn(
             f"standing for {stands}: {cause.name}: {cause.say}; {'; '.join(finding.evidence)}"
         )
-    if source.golden is None:
-        observer.warn(
-            "the run stored no golden probes (quality.golden_probes: 0): nothing is probed, and "
-            "only counters are watched"
-        )
+    if source.unprobed:
+        observer.warn(source.unprobed)
 
 
 def _entry(look: Observation, done: Period) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from whet.core.records.engine import ResolvedEngine
 from whet.core.records.evidence import EngineFacts
 from whet.core.records.quality import QualityRecord
 from whet.core.store import RunStore
-from whet.data import is_built_in
+from whet.data import FOLDER, is_built_in
 from whet.engines import get_profile
 from whet.flow.run.plan import Plan, Recorder, weights_key
 from whet.levers.weights import running_scheme
@@ -85,8 +85,9 @@ def _checks(plan: Plan, store: RunStore, resolved: ResolvedEngine) -> ChecksPlan
         (each for each in same if reference and each.variant.name == reference.variant), resolved
     )
     return ChecksPlan(
-        # Probes hold tokens of held-out text, which may be a user's own.
-        golden=store.path("inputs") / "golden" if plan.spec.is_private else store.path("golden"),
+        golden=store.path("golden"),
+        # Probes hold tokens of held-out text and are deployed.
+        golden_text=FOLDER / "heldout.jsonl.xz" if plan.spec.is_private else None,
         same_weights_reference=reference,
         other_kernels=_other_kernels(first, resolved),
         rounds=running_scheme(resolved) in _ROUNDS,

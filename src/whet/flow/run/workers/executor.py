@@ -45,7 +45,7 @@ _PATIENCE_S: Final = 60.0
 """For a node to come back after the last is lost."""
 _DEGREES: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _OF_A_START: Final = frozenset({"starts", "facts", "declared"})
-_ANSWER_FOLDERS: Final = ("top_logprobs", "golden", "inputs/golden")
+_ANSWER_FOLDERS: Final = ("top_logprobs", "golden")
 
 
 @dataclass(slots=True)
