@@ -291,11 +291,11 @@ class Checks:
         plan, documents = self.plan, self.questions.documents
         text = plan.checks.golden_text if plan.checks else None
         if text is not None:
-            encoder = Encoder(plan.tokenizer, plan.spec.chat_template_kwargs)
+            encoder = self.questions.encoder
             longest = min(LONGEST_CUT + 1, max(map(len, documents)))
             other = load_documents(text, plan.spec.golden_probes)
             documents = [encoder.document(document)[:longest] for document in other]
-            size, top = self.questions.vocab_size, plan.spec.top_logprobs
+            size, top = encoder.vocab_size, plan.spec.top_logprobs
             likelihood = measure_likelihood(self.endpoint, documents, vocab_size=size, top_k=top)
         unsure = [entropies_of(document) for document in likelihood.top] or None
         return choose_probes(documents, plan.spec.golden_probes, entropies=unsure)
