@@ -79,7 +79,7 @@ class EligibleCell:
 
     ``accepted`` are its claims that count without proof, each as ``kind (statement)``. ``unfit`` is
     why its variant is not recommended all the same, ``limits`` what a recommendation of it leaves
-    open.
+    open. ``lower`` are its variant's cells at lower rates, each with its newest figures.
     """
 
     tier: str
@@ -91,6 +91,7 @@ class EligibleCell:
     unfit: Unfit | None = None
     limits: tuple[str, ...] = ()
     fleet: Fleet | None = None
+    lower: tuple[CellSummary, ...] = ()
 
     @property
     def place(self) -> Cell:
@@ -103,14 +104,18 @@ class EligibleCell:
         return self.cost.value if self.fleet is None else self.fleet.usd_per_month
 
 
-def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Excluded]]:
+def split_eligible(
+    inputs: TierInputs, *, again: bool = False
+) -> tuple[list[EligibleCell], list[Excluded]]:
     """Return the tier's eligible cells, and every other cell with the reason for its exclusion.
 
+    With ``again`` of the cells that were measured again.
     A variant that passes the quality gate at no tolerance, or is unfit, is excluded by name as
     well; its cells stay eligible, so that the matrix can report how near they came.
     """
     eligible, excluded = [], []
-    for cell in inputs.cells:
+    newest = {(each.variant, each.load): each for each in (*inputs.cells, *inputs.confirmation)}
+    for cell in inputs.confirmation if again else inputs.cells:
         claim = unproved(cell, inputs.verdicts)
         why = _unfinished(cell) or _garbled(inputs.degenerate.get(cell.variant))
         why = why or (None if claim is None else ("evidence", claim))
@@ -136,6 +141,7 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
                     unfit=_unfit(cell, inputs),
                     limits=_limits_of(cell, inputs),
                     fleet=_fleet(cell, inputs),
+                    lower=tuple(x for x in newest.values() if _is_lower(x, cell)),
                 )
             )
     named: dict[str, Unfit] = {}
@@ -150,6 +156,12 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
         for variant, (kind, reason) in named.items()
     )
     return eligible, excluded
+
+
+def _is_lower(one: CellSummary, cell: CellSummary) -> bool:
+    """Whether it is a finished cell of the same variant at a lower rate."""
+    is_rate = one.load.is_open and cell.load.is_open and one.status == "complete"
+    return is_rate and one.variant == cell.variant and one.load < cell.load
 
 
 def _unfinished(cell: CellSummary) -> Unfit | None:

@@ -97,10 +97,20 @@ def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[Eligib
     return sorted((item for item in eligible if not unmet(item, point)), key=order)
 
 
-def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
-    """Return what a cell does not meet: latencies, rates, ``quality``, and why it is unfit."""
+def unmet_load(item: EligibleCell, point: SloPoint) -> list[str]:
+    """Return the limits and floors that a cell misses, or the lowest rate that misses a limit.
+
+    A rate counts only if its variant missed at no lower one: what is above a miss was luck.
+    """
     below = (name for name, _, _ in point.below_floor(item.cell))
     missed = [*point.missed_by(item.cell), *below]
+    lower = [each.load for each in item.lower if each.errors or point.missed_by(each)]
+    return [f"a limit at {min(lower)}"] if lower and not missed else missed
+
+
+def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
+    """Return what a cell does not meet: its load's limits, ``quality``, and why it is unfit."""
+    missed = unmet_load(item, point)
     if quality_verdict(item.quality, point.tolerance) != "pass":
         missed.append("quality")
     return missed if item.unfit is None else [*missed, item.unfit[0]]
@@ -184,6 +194,7 @@ def _shortfall(item: EligibleCell, point: SloPoint) -> str:
         f"{name} {rate:.0%}, below {floor:.0%}"
         for name, floor, rate in point.below_floor(item.cell)
     ]
+    parts += [f"misses {name}" for name in missed if name.startswith("a limit at ")]
     if "quality" in missed:
         parts.append(
             f"quality {quality_verdict(item.quality, point.tolerance)} at "

@@ -104,7 +104,9 @@ def _statuses(
         elif meets(by_place[place], point) == "likely":
             status = replace(status, detail="likely")
         if status.status in ("recommended", "qualifies"):
-            status = replace(status, limits=by_place[place].limits)
+            item = by_place[place]
+            servers = None if item.fleet is None else item.fleet.servers
+            status = replace(status, limits=item.limits, servers=servers)
         yield status
 
 
@@ -225,9 +227,7 @@ def _cautions(choice: Choice, usual: EligibleCell | None, inputs: DecisionInputs
             "the cheapest of several cells looks cheaper than it is: its cost is a selected "
             "figure, which a confirmation (load.confirm) would replace"
         )
-    if cell.variant == inputs.reference:
-        yield f"it is {cell.variant} itself: nothing cheaper qualifies, so nothing is saved"
-    elif usual is None:
+    if usual is None and cell.variant != inputs.reference:
         yield f"{inputs.reference} does not qualify here, so there is no saving to state"
     if not item.ttft.enough:
         yield too_few(item)

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from whet.core.format import percent, plural
 from whet.core.records.decision import Decision, Recommendation
-from whet.core.records.summary import CellSummary
+from whet.core.records.summary import CellSummary, Estimate
 from whet.core.run import Run
 from whet.metrics import METRICS
 from whet.report.document import (
@@ -89,18 +89,24 @@ def _fresh(cells: list[CellSummary]) -> str:
 
 
 def best_cell(run: Run, variant: str) -> CellSummary | None:
-    """The recommended cell, else the cheapest of those with the best status."""
+    """The recommended cell, else the best of those with the best status, as the decision ranks.
+
+    That is the cheapest; at rates of the fewest servers the fastest.
+    """
     cells = [
-        (_rank(run, cell), cell.cost_per_1m_tokens.value, cell)
+        (*_rank(run, cell, cell.cost_per_1m_tokens), cell)
         for cell in run.cells
         if cell.variant == variant and cell.status == "complete" and cell.cost_per_1m_tokens
     ]
-    return min(cells, key=itemgetter(0, 1), default=(0, 0.0, None))[2]
+    return min(cells, key=itemgetter(0, 1, 2), default=(0, 0, 0.0, None))[3]
 
 
-def _rank(run: Run, cell: CellSummary) -> int:
+def _rank(run: Run, cell: CellSummary, cost: Estimate) -> tuple[int, int, float]:
     decided = run.decided(variant=cell.variant, point=cell.load)
-    return _RANKS.index(decided.status) if decided else len(_RANKS)
+    if decided is None:
+        return len(_RANKS), 0, cost.value
+    figure = cost if decided.servers is None else cell.ttft_p95_ms or cost
+    return _RANKS.index(decided.status), decided.servers or 0, figure.value
 
 
 def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:

@@ -67,17 +67,15 @@ def title(decision: Decision) -> str:
 
 
 def _restricted(limits: Sequence[str]) -> str:
-    if not limits:
-        return ""
-    greedy = any(each.startswith(GREEDY_ONLY) for each in limits)
-    return f", for {GREEDY_ONLY}" if greedy else ", with restrictions"
+    return f", for {GREEDY_ONLY}" if any(each.startswith(GREEDY_ONLY) for each in limits) else ""
 
 
 def _price(chosen: Recommendation, run: Run | None) -> Iterator[str]:
     """What it saves, its cost beside the reference's, and what that is a month."""
     own = chosen.variant == chosen.reference
-    saving = "Nothing cheaper qualifies" if own else costs_less(chosen, chosen.reference)
     fleet, usual = chosen.fleet, chosen.reference_fleet
+    none = "Nothing cheaper qualifies" if fleet is None else "Nothing qualifies with fewer servers"
+    saving = none if own else costs_less(chosen, chosen.reference)
     if fleet is None:
         cost, other = chosen.cost_per_1m_tokens, chosen.reference_cost_per_1m_tokens
         words = f"{shown(cost, unit='$').text} per million output tokens"

@@ -10,7 +10,7 @@ from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.decision.eligible import EligibleCell, quality_verdict
-from whet.decision.matrix import SloPoint, recommended_point
+from whet.decision.matrix import SloPoint, recommended_point, unmet_load
 from whet.flow.run.conclude.conclude import eligible_cells
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.explore import Candidate
@@ -33,7 +33,7 @@ def outcome_of(run: Run, name: str, value: Value, move: str | None, base: str | 
     if not eligible:
         reason = next((each.reason for each in excluded), "it has no figures")
         return Outcome(name=name, value=value, move=move, base=base, failed=reason)
-    good = [item for item in eligible if not _missed(item, point)]
+    good = [item for item in eligible if not unmet_load(item, point)]
     best = min(good, key=_cost, default=None)
     lowest = min(eligible, key=_cost)
     cell = None if best is None else best.cell
@@ -51,10 +51,6 @@ def outcome_of(run: Run, name: str, value: Value, move: str | None, base: str | 
         accepted=None if cell is None else cell.acceptance_rate,
         answers=_answers(eligible[0], point),
     )
-
-
-def _missed(item: EligibleCell, point: SloPoint) -> bool:
-    return bool(point.missed_by(item.cell) or point.below_floor(item.cell))
 
 
 def _cost(item: EligibleCell) -> tuple[float, float]:
