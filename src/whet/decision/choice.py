@@ -146,6 +146,11 @@ class TierChoices:
         """The confirmation at the recommended point."""
         return self.at(self._point)
 
+    @property
+    def chosen(self) -> Choice | None:
+        """The choice at the recommended point."""
+        return self.choose(self._point)
+
     @cached_property
     def _point(self) -> SloPoint:
         return recommended_point(self.tier.tier, self.inputs.objective)

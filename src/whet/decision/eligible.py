@@ -35,7 +35,7 @@ class TierInputs:
     ``faults`` maps a variant to what its engine build is known to get wrong in such requests as the
     traffic has, ``limits`` to what it gets wrong in others. ``speculating`` are the variants
     that draft. ``sampled`` says which requests of the traffic may be sampled, None where all are
-    greedy.
+    greedy. ``dropped`` maps a variant whose answers a search did not check to the reason.
     """
 
     tier: str
@@ -53,6 +53,7 @@ class TierInputs:
     limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     speculating: Collection[str] = ()
     sampled: str | None = None
+    dropped: Mapping[str, Unfit] = field(default_factory=dict)
 
     @property
     def throughput(self) -> StartTable:
@@ -115,6 +116,7 @@ def split_eligible(
     """
     eligible, excluded = [], []
     newest = {(each.variant, each.load): each for each in (*inputs.cells, *inputs.confirmation)}
+    rates = [x for x in newest.values() if x.load.is_open and x.status == "complete"]
     for cell in inputs.confirmation if again else inputs.cells:
         claim = unproved(cell, inputs.verdicts)
         why = _unfinished(cell) or _garbled(inputs.degenerate.get(cell.variant))
@@ -141,14 +143,18 @@ def split_eligible(
                     unfit=_unfit(cell, inputs),
                     limits=_limits_of(cell, inputs),
                     fleet=_fleet(cell, inputs),
-                    lower=tuple(x for x in newest.values() if _is_lower(x, cell)),
+                    lower=tuple(
+                        x for x in rates if x.variant == cell.variant and x.load < cell.load
+                    ),
                 )
             )
     named: dict[str, Unfit] = {}
     for item in eligible:
         if not passes_somewhere(item.quality):
             kind: ExclusionKind = "quality" if item.quality else "answers not checked"
-            named[item.cell.variant] = kind, quality_words(item.quality)
+            why = kind, quality_words(item.quality)
+            dropped = None if item.quality else inputs.dropped.get(item.cell.variant)
+            named[item.cell.variant] = dropped or why
         elif item.unfit is not None:
             named[item.cell.variant] = item.unfit
     excluded += (
@@ -156,12 +162,6 @@ def split_eligible(
         for variant, (kind, reason) in named.items()
     )
     return eligible, excluded
-
-
-def _is_lower(one: CellSummary, cell: CellSummary) -> bool:
-    """Whether it is a finished cell of the same variant at a lower rate."""
-    is_rate = one.load.is_open and cell.load.is_open and one.status == "complete"
-    return is_rate and one.variant == cell.variant and one.load < cell.load
 
 
 def _unfinished(cell: CellSummary) -> Unfit | None:

@@ -115,9 +115,7 @@ _P95_REQUESTS = enough_from(0.95)
 
 def recommend(tiers: Sequence[TierChoices], inputs: DecisionInputs) -> Recommendation | None:
     """Recommend the cheapest choice over the tiers at the recommended point, or None."""
-    points = (recommended_point(each.tier.tier, inputs.objective) for each in tiers)
-    choices = [each.choose(point) for each, point in zip(tiers, points, strict=True)]
-    qualified = [(x, tier.tier) for x, tier in zip(choices, tiers, strict=True) if x is not None]
+    qualified = [(x, tier.tier) for tier in tiers if (x := tier.chosen) is not None]
     if not qualified:
         return None
     reference = inputs.reference

@@ -27,6 +27,8 @@ ExclusionKind = Literal[
     "evidence",
     "quality",
     "answers not checked",
+    "no better than its base",
+    "misses its limits",
     "known fault",
     "not checked",
     "cannot run here",

@@ -16,7 +16,7 @@ from whet.core.units import human_duration
 from whet.flow.run.measure.quality import KIND, PLAIN, plain_of
 from whet.flow.run.measure.quantize import make_recipes
 from whet.flow.run.measure.session import MAX_STARTS, PendingWork, SessionRunner, report_cell
-from whet.flow.run.measure.waves import LocalWaves, Worth, open_waves, pending_work
+from whet.flow.run.measure.waves import PARTS, LocalWaves, Worth, open_waves, pending_work
 from whet.flow.run.plan import RATE_SEARCH, Cells, Engines, Plan, Recorder, Round, Wave
 from whet.flow.run.resume import (
     REPEATS,
@@ -89,16 +89,14 @@ class Executor:
             runner.run(each.pending(recorder.store), ", ".join(filter(None, words)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class SessionWaves:
     """The waves of a search on other devices: a wave is a round of sessions side by side."""
 
     recorder: Recorder
     engines: Engines
     executor: Executor
-    spent: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("starts", "measuring", "quantizing", "answers"), 0.0)
-    )
+    spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
 
     def width(self, plan: Plan, servers: Sequence[ResolvedEngine]) -> int:
         """Return how many sessions run side by side."""
