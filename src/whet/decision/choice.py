@@ -146,11 +146,6 @@ class TierChoices:
         """The confirmation at the recommended point."""
         return self.at(self._point)
 
-    @property
-    def chosen(self) -> Choice | None:
-        """The choice at the recommended point."""
-        return self.choose(self._point)
-
     @cached_property
     def _point(self) -> SloPoint:
         return recommended_point(self.tier.tier, self.inputs.objective)
@@ -263,12 +258,14 @@ class TierChoices:
             None,
         )
 
-    def choose(self, point: SloPoint) -> Choice | None:
+    def choose(self, point: SloPoint | None = None) -> Choice | None:
         """The cheapest cell at a point that is not beaten by the reference; None: none qualifies.
 
+        Without ``point`` at the recommended one.
         A cell that is not cheaper than the reference's, or not for sure within a few starts, gives
         way to it where the reference meets every limit.
         """
+        point = point or self._point
         shown = self.at(point)
         if shown.item is None:
             return None
@@ -299,9 +296,8 @@ class TierChoices:
         item, reference = choice.item, self.inputs.reference
         if item.usd >= usual.usd:
             assert item.fleet is not None
-            servers = plural(item.fleet.servers, "server")
-            why = f"{words.cell_label(item.cell)} needs {servers} too: nothing saved"
-            return _default(choice, usual, why)
+            needs = f"needs {plural(item.fleet.servers, 'server')} too: nothing saved"
+            return _default(choice, usual, f"{words.cell_label(item.cell)} {needs}")
         if not self._misses((reference, item.cell.load), choice.point):
             why = (
                 f"that {reference} misses a limit at {item.cell.load.words}, where "

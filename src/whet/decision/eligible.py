@@ -150,13 +150,13 @@ def split_eligible(
             )
     named: dict[str, Unfit] = {}
     for item in eligible:
-        if not passes_somewhere(item.quality):
-            kind: ExclusionKind = "quality" if item.quality else "answers not checked"
-            why = kind, quality_words(item.quality)
-            dropped = None if item.quality else inputs.dropped.get(item.cell.variant)
-            named[item.cell.variant] = dropped or why
+        name, said = item.cell.variant, quality_words(item.quality)
+        if item.quality is None:
+            named[name] = inputs.dropped.get(name, ("answers not checked", said))
+        elif not passes_somewhere(item.quality):
+            named[name] = "quality", said
         elif item.unfit is not None:
-            named[item.cell.variant] = item.unfit
+            named[name] = item.unfit
     excluded += (
         Excluded(variant=variant, load=None, reason=reason, tier=inputs.tier, kind=kind)
         for variant, (kind, reason) in named.items()

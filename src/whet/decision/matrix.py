@@ -13,11 +13,7 @@ from whet.core.records.decision import Meets
 from whet.core.records.summary import CellSummary, Estimate
 from whet.core.spec import ObjectiveSpec
 from whet.decision import words
-from whet.decision.eligible import (
-    EligibleCell,
-    quality_verdict,
-    quality_words,
-)
+from whet.decision.eligible import EligibleCell, quality_verdict, quality_words
 from whet.metrics import METRICS
 from whet.metrics.metric import Metric
 
@@ -145,11 +141,6 @@ def best_per_variant(ranking: Sequence[EligibleCell]) -> list[EligibleCell]:
     for item in ranking:
         best.setdefault(item.cell.variant, item)
     return list(best.values())
-
-
-def too_few(item: EligibleCell) -> str:
-    """Return the caution for a p95 of too few samples."""
-    return f"the p95 rests on {item.ttft.samples} requests, below the 130 that it takes"
 
 
 def why_none(eligible: Sequence[EligibleCell], point: SloPoint) -> str:

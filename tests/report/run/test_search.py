@@ -112,7 +112,8 @@ def test_the_change_of_cost_is_that_of_the_costs_in_the_table(tmp_path: Path) ->
             "awq+cache", base="fp16", standing="worse", cell=shown, usd=5.0, ratio=0.8
         ),
     }
-    found = table(replace(run, tried=rows), "search", "What was tried, in order")
+    rated = replace(run, tried=rows, loads=(Load.rate(16.0),))
+    found = table(rated, "search", "What was tried, in order")
     assert [each[5] for each in found.values()] == ["$4.00", "$5.00"]
     assert [each[2] for each in found.values()] == ["16 req/s"] * 2
     assert found["awq+cache"][6] == "+25.0%"

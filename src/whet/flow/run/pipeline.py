@@ -103,8 +103,8 @@ class ProgressLog:
         """A record was stored; those of earlier starts are below other keys."""
         if kind in _STORED and "/" not in key:
             values = encode(record)
-            for name in ("canary_text", "cell"):  # a cell is an event of its own
-                values.pop(name, None)
+            values.pop("canary_text", None)
+            values.pop("cell", None)  # an event of its own
             self._write(_STORED[kind], **values)
 
     def _write(self, event: str, **values: Any) -> None:
@@ -160,7 +160,7 @@ def search_and_confirm(plan: Plan, recorder: Recorder, measurer: Measurer) -> No
     with search.timed("answers"):
         check_answers(plan, recorder.store, measurer)
     with search.timed("confirmation"):
-        confirm(plan, recorder, measurer, lambda: search.clock.left_s)
+        confirm(plan, recorder, measurer, lambda: search.left_s)
     search.close()
 
 

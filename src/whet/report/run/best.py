@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
-from operator import itemgetter
 
 from whet.core.format import percent, plural
 from whet.core.records.decision import Decision, Recommendation
-from whet.core.records.summary import CellSummary, Estimate
+from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.metrics import METRICS
 from whet.report.document import (
@@ -93,20 +93,17 @@ def best_cell(run: Run, variant: str) -> CellSummary | None:
 
     That is the cheapest; at rates of the fewest servers the fastest.
     """
-    cells = [
-        (*_rank(run, cell, cell.cost_per_1m_tokens), cell)
-        for cell in run.cells
-        if cell.variant == variant and cell.status == "complete" and cell.cost_per_1m_tokens
-    ]
-    return min(cells, key=itemgetter(0, 1, 2), default=(0, 0, 0.0, None))[3]
+    own = (cell for cell in run.cells if cell.variant == variant and cell.status == "complete")
+    cells = [cell for cell in own if cell.cost_per_1m_tokens]
+    return min(cells, key=lambda cell: _rank(run, cell), default=None)
 
 
-def _rank(run: Run, cell: CellSummary, cost: Estimate) -> tuple[int, int, float]:
-    decided = run.decided(variant=cell.variant, point=cell.load)
-    if decided is None:
-        return len(_RANKS), 0, cost.value
-    figure = cost if decided.servers is None else cell.ttft_p95_ms or cost
-    return _RANKS.index(decided.status), decided.servers or 0, figure.value
+def _rank(run: Run, cell: CellSummary) -> tuple[int, int, float]:
+    decided = run.decided(cell.variant, cell.load)
+    servers = decided.servers if decided else None
+    figure = cell.ttft_p95_ms if servers else cell.cost_per_1m_tokens
+    place = _RANKS.index(decided.status) if decided else len(_RANKS)
+    return place, servers or 0, figure.value if figure else math.inf
 
 
 def _table(run: Run, decision: Decision, cells: list[CellSummary]) -> Table:

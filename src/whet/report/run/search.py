@@ -61,16 +61,17 @@ def _summary(record: SearchRecord, tried: int) -> str:
 
 def _tried(run: Run, caption: str, tried: Sequence[Tried]) -> Table:
     """At rates a cost is that of a request a second, by which the search compares."""
-    head, (*columns, cost) = load_title(run.loads), live_columns()
+    *columns, cost = live_columns()
+    at_rates = any(load.is_open for load in run.loads)
     return table(
         caption,
         [
             "config",
             Column(name="move", drop=7),
             Column(name="from", drop=8),
-            replace(*figure_columns(head), drop=4),
+            replace(*figure_columns(load_title(run.loads)), drop=4),
             *columns,
-            replace(cost, unit="a month per req/s") if head == "load" else cost,
+            replace(cost, unit="a month per req/s") if at_rates else cost,
             replace(*figure_columns(("Cost vs", "its base")), drop=3),
             "standing",
             Column(name="why", drop=9),
@@ -85,8 +86,9 @@ def _row(run: Run, item: Tried) -> Iterator[object]:
     yield item.base
     cell = item.cell or best_cell(run, item.variant)
     yield None if cell is None else cell.load
-    figures = list(live_figures(cell))
-    yield from figures if item.usd is None else (*figures[:-1], figure_cell(item.usd, unit="$"))
+    *figures, cost = live_figures(cell)
+    at_rates = any(load.is_open for load in run.loads)
+    yield from (*figures, figure_cell(item.usd, unit="$") if at_rates else cost)
     yield _saving(item.ratio)
     yield Cell(text=item.standing, tone=tone_of(item.standing))
     yield item.why

@@ -214,13 +214,13 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
 def _dropped(run: Run) -> Iterator[tuple[str, Unfit]]:
     """Yield what a search did not check the answers of, and why it went no further with it."""
     unchecked = "in the search, so its answers were not checked"
+    joint = {"worse": "than", "not separated": "from"}
     for name, tried in run.tried.items():
         if tried.standing == "misses":
             yield name, ("misses its limits", f"it missed a limit at each load {unchecked}")
-        elif tried.standing in ("worse", "not separated"):
-            words = "worse than" if tried.standing == "worse" else "not separated from"
-            why = f"its cost was {words} {tried.base}'s {unchecked}"
-            yield name, ("no better than its base", why)
+        elif tried.standing in joint:
+            why = f"its cost was {tried.standing} {joint[tried.standing]} {tried.base}'s"
+            yield name, ("no better than its base", f"{why} {unchecked}")
 
 
 def _demand(run: Run) -> float | None:

@@ -58,24 +58,6 @@ class Grower(Protocol):
 
 
 @dataclass(kw_only=True, slots=True)
-class Clock:
-    """The one clock of a search: ``time_s`` from ``began`` on, which is monotonic seconds."""
-
-    time_s: float
-    began: float = field(default_factory=time.monotonic)
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the search began, those before a kill included."""
-        return time.monotonic() - self.began
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the end; negative after it."""
-        return self.time_s - self.elapsed_s
-
-
-@dataclass(kw_only=True, slots=True)
 class Search:
     """One search of a run. ``plan`` grows by what is tried, ``history`` by what came of it."""
 
@@ -84,7 +66,8 @@ class Search:
     recorder: Recorder
     measurer: Measurer
     grower: Grower
-    clock: Clock = field(init=False)
+    began: float = field(default_factory=time.monotonic)
+    """Monotonic seconds, earlier by what passed before the run was resumed."""
     history: list[Outcome] = field(default_factory=list)
     wave: int = 0
     start_s: float = 0.0
@@ -105,18 +88,26 @@ class Search:
         require_known(self.spec)
         stored = self.recorder.store.get("search", "search", SearchRecord)
         before = 0.0 if stored is None else stored.elapsed_s
-        self.clock = Clock(time_s=self.spec.time, began=time.monotonic() - before)
+        self.began -= before
         if stored is not None:
             self.spent, self.first_cell_s = dict(stored.spent), stored.first_cell_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the search began."""
+        return time.monotonic() - self.began
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end; negative after it."""
+        return self.spec.time - self.elapsed_s
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Count the seconds that pass, outside the waves, as spent on one part."""
         began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.spent[part] = self.spent.get(part, 0.0) + time.monotonic() - began
+        yield
+        self.spent[part] = self.spent.get(part, 0.0) + time.monotonic() - began
 
     def run(self) -> Plan:
         """Measure until nothing better is expected, or there is no time for another wave.
@@ -137,7 +128,7 @@ class Search:
             self._check_leader()
         self._refresh()
         self._record()
-        elapsed = human_duration(self.clock.elapsed_s)
+        elapsed = human_duration(self.elapsed_s)
         self.recorder.observer.note(f"the search ended after {elapsed}: {self.stopped}")
         return self.plan
 
@@ -153,11 +144,8 @@ class Search:
             self.measurer.measure(self.plan, [part], quality=True, title="answers")
 
     def close(self) -> None:
-        """Record the whole time, and what the changes of the recommended one are worth.
-
-        Where nothing qualifies, those of what the search ended with.
-        """
-        choice = choices_of(Run(self.recorder.store)).chosen
+        """Record the whole time, and the worth of the recommended one, else of what leads."""
+        choice = choices_of(Run(self.recorder.store)).choose()
         best = (x for x in self.history if choice and x.name == choice.item.cell.variant)
         self._record(next(best, incumbent(self.history)))
 
@@ -222,12 +210,12 @@ class Search:
             self.stopped = "nothing better is expected"
         if candidates and self._at_hand(candidates[0]):
             candidates = list(filter(self._at_hand, candidates))
-        room_s = self.clock.left_s - self.reserve_s - (self.start_s or self._start_s)
+        room_s = self.left_s - self.reserve_s - (self.start_s or self._start_s)
         fits = max(0, int(room_s / self._next_s))
         if candidates and not fits:
             self.stopped = "the rest of the time is for the confirmation"
             if self.wave == 1:
-                needed = self.clock.time_s - room_s + self._next_s
+                needed = self.spec.time - room_s + self._next_s
                 self.recorder.observer.warn(
                     "search.time is too short for another configuration: give it "
                     f"{human_duration(60 * math.ceil(needed / 60))} or more"
@@ -268,7 +256,7 @@ class Search:
         )
         before = dict(self.spent)
         waves.measure(self.plan, wave, self._ahead(batch))
-        self.first_cell_s = self.first_cell_s or self.clock.elapsed_s
+        self.first_cell_s = self.first_cell_s or self.elapsed_s
         self._judge(batch)
         if ready:
             started, measured = (self.spent[x] - before[x] for x in ("starts", "measuring"))
@@ -384,7 +372,7 @@ class Search:
     def _record(self, chosen: Outcome | None = None) -> None:
         record = SearchRecord(
             time_s=self.spec.time,
-            elapsed_s=self.clock.elapsed_s,
+            elapsed_s=self.elapsed_s,
             spent=tuple(self.spent.items()),
             first_cell_s=self.first_cell_s,
             stopped=self.stopped,
