@@ -150,11 +150,11 @@ def split_eligible(
             )
     named: dict[str, Unfit] = {}
     for item in eligible:
-        name, said = item.cell.variant, quality_words(item.quality)
+        name, reason = item.cell.variant, quality_words(item.quality)
         if item.quality is None:
-            named[name] = inputs.dropped.get(name, ("answers not checked", said))
+            named[name] = inputs.dropped.get(name, ("answers not checked", reason))
         elif not passes_somewhere(item.quality):
-            named[name] = "quality", said
+            named[name] = "quality", reason
         elif item.unfit is not None:
             named[name] = item.unfit
     excluded += (

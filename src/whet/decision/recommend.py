@@ -167,17 +167,17 @@ def _reference(qualified: Sequence[Choice], best: Choice, reference: str) -> Eli
 def entry(choices: TierChoices, point: SloPoint) -> MatrixEntry:
     """Return the matrix entry of one point, with the reason where nothing qualifies."""
     choice = choices.choose(point)
-    found = MatrixEntry(
+    blank = MatrixEntry(
         tier=point.tier,
         ttft_target_ms=point.ttft_ms,
         quality_tolerance=point.tolerance,
         reason="" if choice else why_none(list(choices.own), point),
     )
     if choice is None:
-        return found
+        return blank
     item = choice.item
     return replace(
-        found,
+        blank,
         meets=meets(item, point),
         variant=item.cell.variant,
         load=item.cell.load,

@@ -133,10 +133,10 @@ def _perplexity(
 def _refusal(findings: Findings) -> list[str]:
     """Name the refused tasks, and say what to do where they are most."""
     refused = findings.at_chance
-    said = [f"{task} tasks are not judged: {findings.name} {why}" for task, why in refused]
-    few = len(said) < sum(not score.graded for score in _usable(findings))
+    reasons = [f"{task} tasks are not judged: {findings.name} {why}" for task, why in refused]
+    few = len(reasons) < sum(not score.graded for score in _usable(findings))
     fix = "give tasks that the baseline can answer (quality.tasks)"
-    return said if few or not said else [*said, fix]
+    return reasons if few or not reasons else [*reasons, fix]
 
 
 def _listed(tolerances: Sequence[float]) -> str:

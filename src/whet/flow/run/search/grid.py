@@ -140,12 +140,12 @@ def confirm(
     if not plan.spec.load.confirm or len(choices_of(Run(recorder.store)).rivals) < 2:
         return
     engines = {item.variant.name: item for item in plan.resolved}
-    said: list[str] = []
+    reasons: list[str] = []
     for attempt in range(_ATTEMPTS):
         cells = _finalists(recorder.store, attempt)
-        if said:
+        if reasons:
             following = " and ".join(f"{name} at {load.words}" for name, load in cells)
-            recorder.observer.note(f"{'; '.join(said)}; next: {following}")
+            recorder.observer.note(f"{'; '.join(reasons)}; next: {following}")
         finalists = [(engines[name], load) for name, load in cells if name in engines]
         if not finalists:
             return
@@ -154,7 +154,7 @@ def confirm(
         main = choices_of(Run(recorder.store)).main
         if main.settled:
             return
-        said = [not_confirmed(x, main.missed[x]) for x in cells if x in main.missed]
+        reasons = [not_confirmed(x, main.missed[x]) for x in cells if x in main.missed]
         if left_s() < time.monotonic() - began:
             recorder.observer.warn("no time is left to measure the next choice again")
             return
