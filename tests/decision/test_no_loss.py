@@ -75,11 +75,21 @@ def cost_of(inputs: TierInputs, item: CellSummary) -> float:
 
 
 def usual_costs(inputs: TierInputs, *, confirmed: bool) -> list[float]:
-    """Costs of the default's cells that meet the limits, by the figures that count."""
+    """Costs of the default's cells that meet the limits, by the figures that count.
+
+    A rate counts where no lower one has missed.
+    """
     passes = dict(inputs.quality["usual"].verdicts)[0.01] == "pass"
     again = {(c.variant, c.load): c for c in inputs.confirmation} if confirmed else {}
     cells = [c for c in inputs.cells if c.variant == "usual"]
     late = {p for p, c in again.items() if c.ttft_p95_ms.value >= 500}  # type: ignore[union-attr]
+    newest = {(c.variant, c.load): c for c in (*cells, *inputs.confirmation)}
+    lost = [
+        c.load
+        for c in newest.values()
+        if c.variant == "usual"
+        if c.load.is_open and (c.ttft_p95_ms is None or c.ttft_p95_ms.value >= 500)
+    ]
     met = [
         c
         for c in cells
@@ -87,6 +97,7 @@ def usual_costs(inputs: TierInputs, *, confirmed: bool) -> list[float]:
         and c.ttft_p95_ms is not None
         and c.ttft_p95_ms.value < 500
         and (c.variant, c.load) not in late
+        and not any(load < c.load for load in lost)
     ]
     cheapest = sorted(met, key=lambda c: cost_of(inputs, c))[:1]
     return [cost_of(inputs, again.get((c.variant, c.load), c)) for c in cheapest]

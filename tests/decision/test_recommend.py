@@ -8,6 +8,7 @@ import pytest
 from tests.decision.cells import (
     cell,
     decided,
+    entry,
     estimate,
     quality,
     tables,
@@ -79,7 +80,7 @@ def test_where_the_baseline_is_cheapest_nothing_is_saved() -> None:
     found = recommended(decided(tier([FP16, cell("awq", 8, 2.0, 150)])))
     assert found.variant == "fp16"
     assert (found.saving, found.difference) == (None, None)
-    assert any("nothing is saved" in caution for caution in found.cautions)
+    assert not any("fp16" in caution for caution in found.cautions), "the headline says it"
 
 
 def test_without_a_qualifying_baseline_there_is_no_saving() -> None:
@@ -412,8 +413,8 @@ def test_at_rates_the_fewest_servers_win() -> None:
     assert found.saving is not None
     assert found.saving.value == pytest.approx(0.6)
     assert found.cheaper
-    entry = next(each for each in decided(inputs).matrix if each.variant == "awq")
-    assert "$1,460 a month for 9 req/s (2 servers at 4.5 req/s)" in entry.reason
+    best = next(each for each in decided(inputs).matrix if each.variant == "awq")
+    assert "$1,460 a month for 9 req/s (2 servers at 4.5 req/s)" in best.reason
 
 
 def test_a_quotient_of_rates_that_rounds_up_makes_no_server() -> None:
@@ -426,7 +427,38 @@ def test_a_quotient_of_rates_that_rounds_up_makes_no_server() -> None:
 def test_where_as_many_servers_are_needed_the_default_stays() -> None:
     cells = [*at_rates("fp16", 100, 300), *at_rates("awq", 90, 400)]
     decision = decided(tier(cells, price_usd_per_hour=1.0, demand_rps=6.0))
-    assert {entry.variant for entry in decision.matrix if entry.ttft_target_ms > 400} == {"fp16"}
+    assert {each.variant for each in decision.matrix if each.ttft_target_ms > 400} == {"fp16"}
     found = recommended(decision)  # awq is as cheap, and slower
     assert (found.variant, found.fleet and found.fleet.servers) == ("fp16", 1)
-    assert any("nothing is saved" in caution for caution in found.cautions)
+    labels = {(each.variant, each.load.value): each.label for each in decision.cells}
+    assert labels["awq", 6.0] == "qualifies, needs 1 server"
+
+
+def test_a_cell_that_costs_less_a_token_and_needs_as_many_servers_saves_nothing() -> None:
+    cells = [*at_rates("fp16", 100, 900), *at_rates("awq", 90, 900)]
+    found = recommended(decided(tier(cells, price_usd_per_hour=1.0, demand_rps=9.0)))
+    assert (found.variant, found.fleet and found.fleet.servers) == ("fp16", 5)
+    assert "awq at 2 req/s needs 5 servers too: nothing saved" in found.cautions
+
+
+def test_a_rate_above_one_that_missed_does_not_count() -> None:
+    cells = [*at_rates("fp16", 100, 300), *at_rates("awq", 600, 300)]
+    prices = {"price_usd_per_hour": 1.0, "demand_rps": 18.0}
+
+    def labels(decision: Decision) -> dict[tuple[str, float], str]:
+        return {(each.variant, each.load.value): each.label for each in decision.cells}
+
+    decision = decided(tier(cells, **prices))
+    assert labels(decision)["awq", 2.0] == "misses TTFT p95"
+    assert labels(decision)["awq", 6.0] == "misses a limit at 2 req/s"
+    assert labels(decision)["fp16", 2.0] == "qualifies, needs 9 servers"
+    assert recommended(decision).variant == "fp16"
+    fresh = [with_figures(cells[2], ttft_p95_ms=estimate(100.0))]
+    again = decided(tier(cells, **prices, confirmation=fresh))
+    assert labels(again)["awq", 6.0] == "qualifies, needs 3 servers", "the newest figures count"
+
+
+def test_where_no_rate_counts_the_reason_names_the_one_that_missed() -> None:
+    alone = tier(at_rates("fp16", 600, 300), price_usd_per_hour=1.0, demand_rps=9.0)
+    said = "fp16 at 6 req/s: misses a limit at 2 req/s"
+    assert said in entry(decided(alone)).reason

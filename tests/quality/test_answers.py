@@ -148,7 +148,7 @@ def test_a_task_whose_interval_holds_the_chance_level_is_refused(
 ) -> None:
     found = tasks_at_chance(tasks, judged("+" * right + "-" * (40 - right)))
     assert [name for name, _ in found] == (["sums"] if refused else [])
-    assert all(f"{right} of 40 right" in reason for _, reason in found)
+    assert all(f"answers {right} of 40 itself" in reason for _, reason in found)
 
 
 def test_graded_answers_that_are_all_worthless_are_at_chance() -> None:

@@ -150,7 +150,7 @@ def test_a_task_that_the_baseline_cannot_answer_says_nothing(plan: QualityPlan) 
     lost = model(uniform, lambda number: "no")
     first, _ = measure(plan, lost)
     assert dict(first.verdicts) == {0.01: "pass", 0.05: "pass"}
-    assert "sums: the baseline has 0 of 20 right" in str(first.reason)
+    assert "sums tasks are not judged: fp16 answers 0 of 20 itself" in str(first.reason)
     record, _ = measure(against(first, plan), lost)
     assert {word for _, word in record.verdicts} == {"unknown"}
     assert "no task shows whether answers are still right" in str(record.reason)
@@ -163,7 +163,7 @@ def test_a_guess_says_where_the_chance_level_is(
     rows = [task_row(i) | {"chance": chance} for i in range(TASKS)]
     mixed = replace(plan, tasks=write_lines(tmp_path / "tasks.jsonl", rows))
     first, _ = measure(mixed, model(uniform, lambda n: str(n) if n < 8 else "no"))
-    said = "sums: the baseline has 8 of 20 right (guessing gets 25 %)"
+    said = "fp16 answers 8 of 20 itself, and guessing gets 25 %"
     assert (said in str(first.reason)) is refused
     assert first.data_sha256 == measure(plan, model(uniform))[0].data_sha256
 

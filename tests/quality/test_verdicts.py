@@ -89,15 +89,16 @@ def test_an_interval_without_ends_judges_nothing() -> None:
 
 
 def test_a_task_at_chance_is_named_and_not_tested() -> None:
-    refused = (("sums", "sums: the baseline has 0 of 40 right"),)
+    refused = (("sums", "answers 0 of 40 itself"),)
     tasks = (score("sums", 20, 2, 0.0001), score("recall", 1, 1, 1.0))
     found = findings(ratio(1.0, 0.999, 1.001), tasks=tasks, at_chance=refused)
     words, reason = verdicts(found, TOLERANCES)
     assert [word for _, word in words] == ["pass"] * 3
-    assert "sums: the baseline has 0 of 40 right" in str(reason)
+    said = "sums tasks are not judged: the baseline answers 0 of 40 itself"
+    assert reason == f"{said}; give tasks that the baseline can answer (quality.tasks)"
     few = replace(found, tasks=(*tasks, score("copy", 1, 1, 1.0)))
     _, reason = verdicts(few, TOLERANCES)
-    assert reason == "tasks that the baseline cannot answer are not judged: sums"
+    assert reason == said
     alone = replace(found, tasks=tasks[:1])
     assert judged(alone) == ["unknown"] * 3
     assert judged(replace(alone, baseline=None)) == ["pass"] * 3

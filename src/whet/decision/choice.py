@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from whet.core.format import percent
+from whet.core.format import percent, plural
 from whet.core.load import Load
 from whet.core.records.summary import Difference, Estimate
 from whet.decision import words
@@ -75,7 +75,7 @@ def confirmation(
     eligible: Sequence[EligibleCell], tier: TierInputs, point: SloPoint, reference: str
 ) -> Confirmation:
     """Hold what was measured again to the same limits. A cell that misses one there is left out."""
-    again, dropped = split_eligible(replace(tier, cells=tier.confirmation))
+    again, dropped = split_eligible(tier, again=True)
     fresh = {item.place: item for item in again}
     missed = {(item.variant, item.load): item.reason for item in dropped if item.load is not None}
     for item in again:
@@ -258,12 +258,14 @@ class TierChoices:
             None,
         )
 
-    def choose(self, point: SloPoint) -> Choice | None:
+    def choose(self, point: SloPoint | None = None) -> Choice | None:
         """The cheapest cell at a point that is not beaten by the reference; None: none qualifies.
 
+        Without ``point`` at the recommended one.
         A cell that is not cheaper than the reference's, or not for sure within a few starts, gives
         way to it where the reference meets every limit.
         """
+        point = point or self._point
         shown = self.at(point)
         if shown.item is None:
             return None
@@ -293,7 +295,9 @@ class TierChoices:
         """The default stays unless it misses a limit for sure at the rate of the other."""
         item, reference = choice.item, self.inputs.reference
         if item.usd >= usual.usd:
-            return _default(choice, usual, f"{words.cell_label(item.cell)} needs no fewer dollars")
+            assert item.fleet is not None
+            needs = f"needs {plural(item.fleet.servers, 'server')} too: nothing saved"
+            return _default(choice, usual, f"{words.cell_label(item.cell)} {needs}")
         if not self._misses((reference, item.cell.load), choice.point):
             why = (
                 f"that {reference} misses a limit at {item.cell.load.words}, where "

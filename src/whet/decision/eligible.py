@@ -35,7 +35,7 @@ class TierInputs:
     ``faults`` maps a variant to what its engine build is known to get wrong in such requests as the
     traffic has, ``limits`` to what it gets wrong in others. ``speculating`` are the variants
     that draft. ``sampled`` says which requests of the traffic may be sampled, None where all are
-    greedy.
+    greedy. ``dropped`` maps a variant whose answers a search did not check to the reason.
     """
 
     tier: str
@@ -53,6 +53,7 @@ class TierInputs:
     limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     speculating: Collection[str] = ()
     sampled: str | None = None
+    dropped: Mapping[str, Unfit] = field(default_factory=dict)
 
     @property
     def throughput(self) -> StartTable:
@@ -79,7 +80,7 @@ class EligibleCell:
 
     ``accepted`` are its claims that count without proof, each as ``kind (statement)``. ``unfit`` is
     why its variant is not recommended all the same, ``limits`` what a recommendation of it leaves
-    open.
+    open. ``lower`` are its variant's cells at lower rates, each with its newest figures.
     """
 
     tier: str
@@ -91,6 +92,7 @@ class EligibleCell:
     unfit: Unfit | None = None
     limits: tuple[str, ...] = ()
     fleet: Fleet | None = None
+    lower: tuple[CellSummary, ...] = ()
 
     @property
     def place(self) -> Cell:
@@ -103,14 +105,19 @@ class EligibleCell:
         return self.cost.value if self.fleet is None else self.fleet.usd_per_month
 
 
-def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Excluded]]:
+def split_eligible(
+    inputs: TierInputs, *, again: bool = False
+) -> tuple[list[EligibleCell], list[Excluded]]:
     """Return the tier's eligible cells, and every other cell with the reason for its exclusion.
 
+    With ``again`` of the cells that were measured again.
     A variant that passes the quality gate at no tolerance, or is unfit, is excluded by name as
     well; its cells stay eligible, so that the matrix can report how near they came.
     """
     eligible, excluded = [], []
-    for cell in inputs.cells:
+    newest = {(each.variant, each.load): each for each in (*inputs.cells, *inputs.confirmation)}
+    rates = [x for x in newest.values() if x.load.is_open and x.status == "complete"]
+    for cell in inputs.confirmation if again else inputs.cells:
         claim = unproved(cell, inputs.verdicts)
         why = _unfinished(cell) or _garbled(inputs.degenerate.get(cell.variant))
         why = why or (None if claim is None else ("evidence", claim))
@@ -136,15 +143,20 @@ def split_eligible(inputs: TierInputs) -> tuple[list[EligibleCell], list[Exclude
                     unfit=_unfit(cell, inputs),
                     limits=_limits_of(cell, inputs),
                     fleet=_fleet(cell, inputs),
+                    lower=tuple(
+                        x for x in rates if x.variant == cell.variant and x.load < cell.load
+                    ),
                 )
             )
     named: dict[str, Unfit] = {}
     for item in eligible:
-        if not passes_somewhere(item.quality):
-            kind: ExclusionKind = "quality" if item.quality else "answers not checked"
-            named[item.cell.variant] = kind, quality_words(item.quality)
+        name, reason = item.cell.variant, quality_words(item.quality)
+        if item.quality is None:
+            named[name] = inputs.dropped.get(name, ("answers not checked", reason))
+        elif not passes_somewhere(item.quality):
+            named[name] = "quality", reason
         elif item.unfit is not None:
-            named[item.cell.variant] = item.unfit
+            named[name] = item.unfit
     excluded += (
         Excluded(variant=variant, load=None, reason=reason, tier=inputs.tier, kind=kind)
         for variant, (kind, reason) in named.items()

@@ -13,11 +13,7 @@ from whet.core.records.decision import Meets
 from whet.core.records.summary import CellSummary, Estimate
 from whet.core.spec import ObjectiveSpec
 from whet.decision import words
-from whet.decision.eligible import (
-    EligibleCell,
-    quality_verdict,
-    quality_words,
-)
+from whet.decision.eligible import EligibleCell, quality_verdict, quality_words
 from whet.metrics import METRICS
 from whet.metrics.metric import Metric
 
@@ -97,10 +93,20 @@ def qualifying(eligible: Sequence[EligibleCell], point: SloPoint) -> list[Eligib
     return sorted((item for item in eligible if not unmet(item, point)), key=order)
 
 
-def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
-    """Return what a cell does not meet: latencies, rates, ``quality``, and why it is unfit."""
+def unmet_load(item: EligibleCell, point: SloPoint) -> list[str]:
+    """Return the limits and floors that a cell misses, or the lowest rate that misses a limit.
+
+    A rate counts only if its variant missed at no lower one: what is above a miss was luck.
+    """
     below = (name for name, _, _ in point.below_floor(item.cell))
     missed = [*point.missed_by(item.cell), *below]
+    lower = [each.load for each in item.lower if each.errors or point.missed_by(each)]
+    return [f"a limit at {min(lower)}"] if lower and not missed else missed
+
+
+def unmet(item: EligibleCell, point: SloPoint) -> list[str]:
+    """Return what a cell does not meet: its load's limits, ``quality``, and why it is unfit."""
+    missed = unmet_load(item, point)
     if quality_verdict(item.quality, point.tolerance) != "pass":
         missed.append("quality")
     return missed if item.unfit is None else [*missed, item.unfit[0]]
@@ -135,11 +141,6 @@ def best_per_variant(ranking: Sequence[EligibleCell]) -> list[EligibleCell]:
     for item in ranking:
         best.setdefault(item.cell.variant, item)
     return list(best.values())
-
-
-def too_few(item: EligibleCell) -> str:
-    """Return the caution for a p95 of too few samples."""
-    return f"the p95 rests on {item.ttft.samples} requests, below the 130 that it takes"
 
 
 def why_none(eligible: Sequence[EligibleCell], point: SloPoint) -> str:
@@ -184,6 +185,7 @@ def _shortfall(item: EligibleCell, point: SloPoint) -> str:
         f"{name} {rate:.0%}, below {floor:.0%}"
         for name, floor, rate in point.below_floor(item.cell)
     ]
+    parts += [f"misses {name}" for name in missed if name.startswith("a limit at ")]
     if "quality" in missed:
         parts.append(
             f"quality {quality_verdict(item.quality, point.tolerance)} at "

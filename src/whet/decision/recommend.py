@@ -23,7 +23,6 @@ from whet.decision.matrix import (
     meets,
     recommended_point,
     slo_points,
-    too_few,
     unmet,
     why_none,
 )
@@ -104,7 +103,9 @@ def _statuses(
         elif meets(by_place[place], point) == "likely":
             status = replace(status, detail="likely")
         if status.status in ("recommended", "qualifies"):
-            status = replace(status, limits=by_place[place].limits)
+            item = by_place[place]
+            servers = item.fleet.servers if item.fleet else None
+            status = replace(status, limits=item.limits, servers=servers)
         yield status
 
 
@@ -113,9 +114,7 @@ _P95_REQUESTS = enough_from(0.95)
 
 def recommend(tiers: Sequence[TierChoices], inputs: DecisionInputs) -> Recommendation | None:
     """Recommend the cheapest choice over the tiers at the recommended point, or None."""
-    points = (recommended_point(each.tier.tier, inputs.objective) for each in tiers)
-    choices = [each.choose(point) for each, point in zip(tiers, points, strict=True)]
-    qualified = [(x, tier.tier) for x, tier in zip(choices, tiers, strict=True) if x is not None]
+    qualified = [(x, tier.tier) for tier in tiers if (x := tier.choose()) is not None]
     if not qualified:
         return None
     reference = inputs.reference
@@ -168,18 +167,17 @@ def _reference(qualified: Sequence[Choice], best: Choice, reference: str) -> Eli
 def entry(choices: TierChoices, point: SloPoint) -> MatrixEntry:
     """Return the matrix entry of one point, with the reason where nothing qualifies."""
     choice = choices.choose(point)
-    if choice is None:
-        return MatrixEntry(
-            tier=point.tier,
-            ttft_target_ms=point.ttft_ms,
-            quality_tolerance=point.tolerance,
-            reason=why_none(list(choices.own), point),
-        )
-    item = choice.item
-    return MatrixEntry(
+    blank = MatrixEntry(
         tier=point.tier,
         ttft_target_ms=point.ttft_ms,
         quality_tolerance=point.tolerance,
+        reason="" if choice else why_none(list(choices.own), point),
+    )
+    if choice is None:
+        return blank
+    item = choice.item
+    return replace(
+        blank,
         meets=meets(item, point),
         variant=item.cell.variant,
         load=item.cell.load,
@@ -225,12 +223,10 @@ def _cautions(choice: Choice, usual: EligibleCell | None, inputs: DecisionInputs
             "the cheapest of several cells looks cheaper than it is: its cost is a selected "
             "figure, which a confirmation (load.confirm) would replace"
         )
-    if cell.variant == inputs.reference:
-        yield f"it is {cell.variant} itself: nothing cheaper qualifies, so nothing is saved"
-    elif usual is None:
+    if usual is None and cell.variant != inputs.reference:
         yield f"{inputs.reference} does not qualify here, so there is no saving to state"
     if not item.ttft.enough:
-        yield too_few(item)
+        yield f"the p95 rests on {item.ttft.samples} requests, below the 130 that it takes"
     if "resident" in cell.memory_kind:
         yield ("measured on a CPU: a GPU may rank the configurations differently")
 

@@ -153,9 +153,8 @@ def tasks_at_chance(
         chance = _chance(by_task.get(score.task, ()))
         if score.score.low is None or score.score.low > chance:
             continue
-        share = f"{score.right} of {score.n} right"
-        level = f"guessing gets {100 * chance:.0f} %" if chance else "no better than none"
-        reasons.append((score.task, f"{score.task}: the baseline has {share} ({level})"))
+        guess = f", and guessing gets {100 * chance:.0f} %" if chance else ""
+        reasons.append((score.task, f"answers {score.right} of {score.n} itself{guess}"))
     return tuple(reasons)
 
 

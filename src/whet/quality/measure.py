@@ -190,6 +190,7 @@ def _findings(
         at_chance=tasks_at_chance(tasks, record.answers if paired is None else paired.answers),
         broken=tuple(filter(None, (broken_document(record.nll, paired), *broken))),
         missing=tuple(filter(None, (unpaired, *missing))),
+        name=(paired or record).variant,
     )
 
 

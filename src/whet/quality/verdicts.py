@@ -51,7 +51,7 @@ class Findings:
     """The measurements of one variant, before the verdict.
 
     A defect in ``broken`` fails every tolerance; a gap in ``missing`` leaves it unknown.
-    ``at_chance`` holds (task, reason) of the tasks to refuse.
+    ``at_chance`` holds (task, reason) of the tasks to refuse, ``name`` whose answers say that.
     """
 
     ratio: Estimate | None
@@ -61,6 +61,7 @@ class Findings:
     at_chance: tuple[tuple[str, str], ...] = ()
     broken: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    name: str = "the baseline"
 
 
 def verdicts(
@@ -133,17 +134,12 @@ def _perplexity(
 
 
 def _refusal(findings: Findings) -> list[str]:
-    """Name the refused tasks and say what to do."""
-    if not findings.at_chance:
-        return []
-    if len(findings.at_chance) < sum(not score.graded for score in _usable(findings)):
-        names = ", ".join(name for name, _ in findings.at_chance)
-        return [f"tasks that the baseline cannot answer are not judged: {names}"]
-    reasons = ", ".join(reason for _, reason in findings.at_chance)
-    return [
-        f"tasks that the baseline answers at chance level say nothing and are refused: {reasons}; "
-        "give tasks that the baseline can answer (quality.tasks)"
-    ]
+    """Name the refused tasks, and say what to do where they are most."""
+    refused = findings.at_chance
+    reasons = [f"{task} tasks are not judged: {findings.name} {why}" for task, why in refused]
+    few = len(reasons) < sum(not score.graded for score in _usable(findings))
+    fix = "give tasks that the baseline can answer (quality.tasks)"
+    return reasons if few or not reasons else [*reasons, fix]
 
 
 def _listed(tolerances: Sequence[float]) -> str:

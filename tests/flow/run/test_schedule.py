@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.flow.crowd import Ear
 from tests.flow.rounds_stage import (
     BACK,
     FORTH,
@@ -172,7 +173,11 @@ def test_where_the_cheapest_misses_a_limit_again_the_next_choice_is_measured(
     bench.speeds = {("d", 2): 2.0, ("d", 1): 1.5}
     bench.tired = {("d", 2)}
     root, spec = tmp_path / "run", pair_spec(tmp_path, {"concurrency": [1, 2]})
-    story(bench, spec, root)
+    ear = Ear()
+    story(bench, spec, root, observer=ear)
+    why = "d at concurrency 2 was not confirmed: it misses TTFT p95; next: d at concurrency 1 and "
+    [at] = [number for number, line in enumerate(ear.said) if line.startswith(why)]
+    assert ear.said[at + 1].startswith("serve: ")
     assert {(size, number) for name, size, number in sent_again(bench) if name == "d"} == {
         (2, 2), (2, 3), (1, 12), (1, 13)
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,14 +12,17 @@ import pytest
 
 from tests.flow.rounds_stage import Bench, build_bench, story
 from tests.flow.stage import FakeEngine, tiny_spec
+from tests.run_copy import replace as copied
 from whet.core.errors import UsageError
 from whet.core.protocols import Silent
 from whet.core.records.load import TrialRecord
 from whet.core.records.quality_checks import GateVerdict
+from whet.core.records.search import Standing
 from whet.core.records.summary import CellSummary
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.core.store import RunStore
+from whet.flow.run.conclude.conclude import decide_over
 from whet.flow.run.pipeline import run
 from whet.flow.run.plan import Recorder
 from whet.flow.run.search.explore import Candidate
@@ -117,6 +121,7 @@ def test_it_goes_from_the_default_to_the_cheapest(engine: FakeEngine, tmp_path: 
     assert ("int4", "adopted") in noted.cells
     assert result.search is not None
     assert result.search.stopped == "nothing better is expected"
+    assert result.search.chosen == "int4"
     (worth,) = result.search.worth
     assert (worth.change, worth.without) == ("weights=int4", "default")
     assert worth.ratio == pytest.approx(3, rel=0.3)
@@ -136,6 +141,35 @@ def test_a_resume_starts_nothing_that_is_stored(engine: FakeEngine, tmp_path: Pa
     assert again.search.elapsed_s >= first.search.elapsed_s
     assert again.search.first_cell_s == first.search.first_cell_s
     assert dict(again.search.spent)["measuring"] >= dict(first.search.spent)["measuring"] > 0
+
+
+def test_the_parts_of_the_time_add_up(engine: FakeEngine, tmp_path: Path) -> None:
+    """Quantizing before a wave and the last check of answers count as what they are."""
+    made = Search._make
+    checked = Search._check_leader
+
+    def slow_make(self: Search, names: Any) -> Any:
+        time.sleep(0.5 if names else 0.0)
+        return made(self, names)
+
+    def slow_check(self: Search) -> None:
+        time.sleep(0.7)
+        checked(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Search, "_make", slow_make)
+        patch.setattr(Search, "_check_leader", slow_check)
+        result, _ = ran(engine, spec(tmp_path), tmp_path / "run")
+    assert result.search is not None
+    spent = dict(result.search.spent)
+    assert set(spent) == {"starts", "measuring", "quantizing", "answers", "confirmation"}
+    assert spent["answers"] >= 0.7
+    assert spent["quantizing"] + spent["starts"] >= 0.5
+    assert sum(spent.values()) <= result.search.elapsed_s
+    for each in result.tried.values():
+        assert each.cell is not None
+        assert each.cell.cost_per_1m_tokens is not None
+        assert each.usd == each.cell.cost_per_1m_tokens.value
 
 
 def test_a_search_that_was_killed_goes_on(
@@ -207,6 +241,30 @@ def test_configurations_are_judged_at_the_rates_that_each_was_found_to_take(
     assert result.decision.recommendation is not None
 
 
+@pytest.mark.parametrize(
+    ("standing", "kind", "why"),
+    [
+        ("worse", "no better than its base", "its cost was worse than default's in the search"),
+        ("not separated", "no better than its base", "its cost was not separated from default's"),
+        ("misses", "misses its limits", "it missed a limit at each load in the search"),
+        ("adopted", "answers not checked", "its answers were not checked"),
+    ],
+)
+def test_what_the_search_dropped_says_why_its_answers_were_not_checked(
+    engine: FakeEngine, tmp_path: Path, standing: Standing, kind: str, why: str
+) -> None:
+    result, _ = ran(engine, spec(tmp_path), tmp_path / "run")
+    dropped = {**result.tried, "int8": replace(result.tried["int8"], standing=standing)}
+    checked = {name: each for name, each in result.quality.items() if name != "int8"}
+    decision = decide_over([copied(result, tried=dropped, quality=checked)])
+    [said] = [each for each in decision.excluded if each.variant == "int8"]
+    assert said.kind == kind
+    assert said.reason.startswith(why)
+    assert said.reason.endswith("answers were not checked")
+    labels = {each.label for each in decision.cells if each.variant == "int8"}
+    assert labels == {f"excluded: {kind}"}
+
+
 def test_when_the_time_is_spent_there_is_an_answer(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,8 +288,8 @@ def test_four_starts_of_each_finalist_are_reserved_where_that_leaves_most_of_the
         return propose(self, waves)
 
     monkeypatch.setattr(Search, "_propose", noted)
-    for time in ("4m", "60m"):
-        ran(engine, spec(tmp_path / time, {"time": time}), tmp_path / time / "run")
+    for whole in ("4m", "60m"):
+        ran(engine, spec(tmp_path / whole, {"time": whole}), tmp_path / whole / "run")
     assert reserved[-1] == pytest.approx(2 * reserved[0], rel=0.01)
 
 

@@ -328,6 +328,13 @@ def test_the_highest_rate_is_searched_and_measured_on_one_start(
         found = search.store.get("rates", "fp16", RateSearch)
         assert found is not None
         highest = found.points[-1]
+        said = desk.ear.said
+        announced = said.index("rates: fp16, the highest that meets the limits")
+        assert announced > said.index("starting")
+        [met] = [each.ttft_p95_ms for each in found.tried if each.rate == highest]
+        words = f"fp16 at {highest} meets the limits: {met:,.0f} ms to the first token at p95"
+        assert words in said
+        assert sum(line.startswith("fp16 at ") for line in said[announced:]) == len(found.tried)
         wave = search.of("b", check=set(), rate=highest)
         search.waves.measure(search.plan, wave)
         warm = search.store.get("rates", "b", RateSearch)

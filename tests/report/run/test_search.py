@@ -28,6 +28,7 @@ RECORD = SearchRecord(
     first_cell_s=75.0,
     stopped="nothing left is expected to be cheaper",
     not_tried=(("mtp", "the model brings no layers for it"),),
+    chosen="awq+cache",
     worth=(
         Worth(change="awq", without="fp16+cache", ratio=1.5),
         Worth(change="prefix cache", without=None, ratio=None),
@@ -69,8 +70,8 @@ def test_each_configuration_has_its_move_reason_figures_and_standing(tmp_path: P
     run = searched(tmp_path / "run")
     rows = table(run, "search", "What was tried, in order")
     assert list(rows) == ["fp16", "awq+cache"]
-    move, base, tps, ttft, cost, change, standing, why = rows["awq+cache"]
-    assert (move, base, change, standing) == ("awq", "fp16", "-33.3%", "adopted")
+    move, base, load, tps, ttft, cost, change, standing, why = rows["awq+cache"]
+    assert (move, base, load, change, standing) == ("awq", "fp16", "8", "-33.3%", "adopted")
     assert why == "weights fill the bandwidth"
     cell = run.cell("awq+cache", Load.at(8))
     assert cell is not None
@@ -87,12 +88,40 @@ def test_each_configuration_has_its_move_reason_figures_and_standing(tmp_path: P
 
 def test_changes_times_and_what_was_left_out_have_their_tables(tmp_path: Path) -> None:
     run = searched(tmp_path / "run")
-    worth = table(run, "search", "What each change of the recommended configuration is worth")
+    worth = table(run, "search", "What each change of awq+cache is worth")
     assert worth == {"awq": ["fp16+cache", "-33.3%"], "prefix cache": ["–", "not separated"]}
     times = table(run, "search", "Where the time went")
-    assert times == {"starts": ["6 min 40 s", "40.0%"], "measuring": ["8 min 20 s", "50.0%"]}
+    assert times == {
+        "starts": ["6 min 40 s", "40.0%"],
+        "measuring": ["8 min 20 s", "50.0%"],
+        "other": ["1 min 40 s", "10.0%"],
+    }
     (folded,) = (node for node in nodes(run, "search") if isinstance(node, Folded))
     assert folded.summary == "Not tried, and why (1 move)"
+
+
+def test_the_change_of_cost_is_that_of_the_costs_in_the_table(tmp_path: Path) -> None:
+    """Whatever was measured again, a row has the figures that the search compared."""
+    run = searched(tmp_path / "run")
+    cell = run.cell("awq+cache", Load.at(8))
+    assert cell is not None
+    shown = replace(cell, load=Load.rate(16.0))
+    rows = {
+        "fp16": tried("fp16", standing="start", cell=shown, usd=4.0),
+        "awq+cache": tried(
+            "awq+cache", base="fp16", standing="worse", cell=shown, usd=5.0, ratio=0.8
+        ),
+    }
+    rated = replace(run, tried=rows, loads=(Load.rate(16.0),))
+    found = table(rated, "search", "What was tried, in order")
+    assert [each[5] for each in found.values()] == ["$4.00", "$5.00"]
+    assert [each[2] for each in found.values()] == ["16 req/s"] * 2
+    assert found["awq+cache"][6] == "+25.0%"
+
+
+def test_worths_are_of_the_recommended_configuration_or_are_not_shown(tmp_path: Path) -> None:
+    run = searched(tmp_path / "run", record=replace(RECORD, chosen=None))
+    assert "is worth" not in FORMS[0](run)
 
 
 def test_more_than_fifteen_configurations_are_folded(tmp_path: Path) -> None:

@@ -74,6 +74,13 @@ def test_a_limit_is_said_once_and_in_the_title(whole: Run) -> None:
     assert "  ! One start" in text
 
 
+def test_what_was_not_checked_is_no_restriction(whole: Run) -> None:
+    limit = "quality: sums tasks are not judged: fp16 answers 0 of 8 itself"
+    first, *points = summary_text(decided(whole, limits=(limit,))).splitlines()
+    assert first == "Serve awq+cache at 8 requests in flight"
+    assert "  ! Quality: sums tasks are not judged: fp16 answers 0 of 8 itself" in points
+
+
 def test_the_summary_is_markdown_for_a_chat(whole: Run) -> None:
     text = summary_markdown(whole)
     assert text.startswith("## Serve awq+cache at 8 requests in flight\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from whet.core.format import plural
 from whet.core.load import Load
 from whet.core.records.summary import Difference, Estimate
 
@@ -26,6 +27,8 @@ ExclusionKind = Literal[
     "evidence",
     "quality",
     "answers not checked",
+    "no better than its base",
+    "misses its limits",
     "known fault",
     "not checked",
     "cannot run here",
@@ -149,6 +152,7 @@ class CellDecision:
     """A measured cell's status for the recommended TTFT target and quality tolerance.
 
     ``detail`` is short: what excludes the cell, what it misses, or that it meets its limits likely.
+    ``servers`` are those that take the demand at its rate, None unless it qualifies there.
     ``limits`` are sentences on what a deployment of it must not be used for, or was not checked.
     """
 
@@ -158,14 +162,16 @@ class CellDecision:
     status: CellStatus
     detail: str | None = None
     limits: tuple[str, ...] = ()
+    servers: int | None = None
 
     @property
     def label(self) -> str:
-        """``excluded: quality``, ``misses TTFT p95``, ``likely qualifies``."""
+        """``excluded: quality``, ``misses TTFT p95``, ``likely qualifies, needs 5 servers``."""
+        if self.status == "qualifies":
+            words = f"{self.detail} {self.status}" if self.detail else self.status
+            return f"{words}, needs {plural(self.servers, 'server')}" if self.servers else words
         if self.detail is None:
             return self.status
-        if self.status == "qualifies":
-            return f"{self.detail} {self.status}"
         joint = ": " if self.status == "excluded" else " "
         return f"{self.status}{joint}{self.detail}"
 

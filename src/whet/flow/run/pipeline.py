@@ -104,6 +104,7 @@ class ProgressLog:
         if kind in _STORED and "/" not in key:
             values = encode(record)
             values.pop("canary_text", None)
+            values.pop("cell", None)  # an event of its own
             self._write(_STORED[kind], **values)
 
     def _write(self, event: str, **values: Any) -> None:
@@ -156,8 +157,10 @@ def search_and_confirm(plan: Plan, recorder: Recorder, measurer: Measurer) -> No
         plan=plan, situation=situation, recorder=recorder, measurer=measurer, grower=grower
     )
     plan = search.run()
-    check_answers(plan, recorder.store, measurer)
-    confirm(plan, recorder, measurer, lambda: search.clock.left_s)
+    with search.timed("answers"):
+        check_answers(plan, recorder.store, measurer)
+    with search.timed("confirmation"):
+        confirm(plan, recorder, measurer, lambda: search.left_s)
     search.close()
 
 

@@ -19,12 +19,14 @@ from whet.report.document import (
     Paragraph,
     Section,
     Table,
+    figure_cell,
     figure_columns,
     row,
     table,
     tone_of,
 )
 from whet.report.run.best import best_cell
+from whet.report.run.common import load_title
 from whet.report.run.live import live_columns, live_figures
 from whet.report.text import change
 
@@ -58,13 +60,18 @@ def _summary(record: SearchRecord, tried: int) -> str:
 
 
 def _tried(run: Run, caption: str, tried: Sequence[Tried]) -> Table:
+    """At rates a cost is that of a request a second, by which the search compares."""
+    *columns, cost = live_columns()
+    at_rates = any(load.is_open for load in run.loads)
     return table(
         caption,
         [
             "config",
             Column(name="move", drop=7),
             Column(name="from", drop=8),
-            *live_columns(),
+            replace(*figure_columns(load_title(run.loads)), drop=4),
+            *columns,
+            replace(cost, unit="a month per req/s") if at_rates else cost,
             replace(*figure_columns(("Cost vs", "its base")), drop=3),
             "standing",
             Column(name="why", drop=9),
@@ -77,7 +84,11 @@ def _row(run: Run, item: Tried) -> Iterator[object]:
     yield item.variant
     yield item.move
     yield item.base
-    yield from live_figures(best_cell(run, item.variant))
+    cell = item.cell or best_cell(run, item.variant)
+    yield None if cell is None else cell.load
+    *figures, cost = live_figures(cell)
+    at_rates = any(load.is_open for load in run.loads)
+    yield from (*figures, figure_cell(item.usd, unit="$") if at_rates else cost)
     yield _saving(item.ratio)
     yield Cell(text=item.standing, tone=tone_of(item.standing))
     yield item.why
@@ -89,9 +100,9 @@ def _saving(ratio: float | None) -> str | None:
 
 
 def _record_nodes(record: SearchRecord) -> Iterator[Node]:
-    if record.worth:
+    if record.worth and record.chosen:
         yield table(
-            "What each change of the recommended configuration is worth",
+            f"What each change of {record.chosen} is worth",
             ["change", "measured without it", *figure_columns(("Cost", "with it"))],
             (
                 (item.change, item.without, _saving(item.ratio) or "not separated")
@@ -106,10 +117,11 @@ def _record_nodes(record: SearchRecord) -> Iterator[Node]:
 
 
 def _times(record: SearchRecord) -> Table:
-    """Parts may overlap: weights are quantized while servers start."""
+    """Weights that are quantized while servers start are part of the starts."""
+    other = record.elapsed_s - sum(seconds for _, seconds in record.spent)
     rows = [
         row([part, human_duration(seconds), percent(seconds / record.elapsed_s)])
-        for part, seconds in record.spent
+        for part, seconds in (*record.spent, ("other", max(0.0, other)))
         if record.elapsed_s > 0
     ]
     columns = figure_columns("time", "of the wall time")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from operator import neg
+from typing import Final
 
 from whet.core.format import percent, plural
 from whet.core.records.decision import GREEDY_ONLY, Decision, MatrixEntry, Recommendation
@@ -14,6 +15,9 @@ from whet.report.document import Bullets, Node, Paragraph, Section, Tone
 from whet.report.run.common import is_win, limit_words
 from whet.report.run.payback import payback
 from whet.report.text import shown
+
+_UNCHECKED: Final = {"answers not checked", "no better than its base", "misses its limits"}
+"""Kinds of exclusion by which answers were not checked."""
 
 
 def verdict_section(decision: Decision, run: Run | None = None) -> Section:
@@ -63,21 +67,16 @@ def title(decision: Decision) -> str:
     where = f"at {plural(chosen.load.slots, 'request')} in flight"
     if chosen.fleet is not None:
         where = f"on {plural(chosen.fleet.servers, 'server')}"
-    return f"{verb} {chosen.variant} {where}{_restricted(decision.limits)}"
-
-
-def _restricted(limits: Sequence[str]) -> str:
-    if not limits:
-        return ""
-    greedy = any(each.startswith(GREEDY_ONLY) for each in limits)
-    return f", for {GREEDY_ONLY}" if greedy else ", with restrictions"
+    greedy = any(each.startswith(GREEDY_ONLY) for each in decision.limits)
+    return f"{verb} {chosen.variant} {where}{f', for {GREEDY_ONLY}' if greedy else ''}"
 
 
 def _price(chosen: Recommendation, run: Run | None) -> Iterator[str]:
     """What it saves, its cost beside the reference's, and what that is a month."""
     own = chosen.variant == chosen.reference
-    saving = "Nothing cheaper qualifies" if own else costs_less(chosen, chosen.reference)
     fleet, usual = chosen.fleet, chosen.reference_fleet
+    none = "Nothing cheaper qualifies" if fleet is None else "Nothing qualifies with fewer servers"
+    saving = none if own else costs_less(chosen, chosen.reference)
     if fleet is None:
         cost, other = chosen.cost_per_1m_tokens, chosen.reference_cost_per_1m_tokens
         words = f"{shown(cost, unit='$').text} per million output tokens"
@@ -143,7 +142,7 @@ def _left_out(decision: Decision, run: Run | None) -> Iterator[str]:
     for item in decision.excluded:
         if item.variant not in decision.qualified:
             kinds.setdefault(item.variant, {})[item.kind or item.reason] = None
-    plain = [variant for variant, why in kinds.items() if [*why] == ["answers not checked"]]
+    plain = [variant for variant, why in kinds.items() if set(why) <= _UNCHECKED]
     if len(plain) > 2:
         yield f"{len(plain)} others were not in the lead, and their answers were not checked"
     for variant, why in kinds.items():

@@ -31,7 +31,7 @@ from whet.core.store import RunStore, write_json
 from whet.decision import DecisionInputs, TierInputs, decide
 from whet.decision.choice import TierChoices
 from whet.decision.effects import lever_effects
-from whet.decision.eligible import EligibleCell, split_eligible
+from whet.decision.eligible import EligibleCell, Unfit, split_eligible
 from whet.deploy.render import deployed_line, write_deployment
 from whet.flow.run.conclude.comparable import refuse_unlike
 from whet.flow.run.conclude.faults import engine_faults, sampled_requests
@@ -207,7 +207,20 @@ def _tier_inputs(run: Run, summary: RunSummary) -> TierInputs:
         limits=limits,
         speculating={item.name for item in variants if item.speculation is not None},
         sampled=sampled_requests(run),
+        dropped=dict(_dropped(run)),
     )
+
+
+def _dropped(run: Run) -> Iterator[tuple[str, Unfit]]:
+    """Yield what a search did not check the answers of, and why it went no further with it."""
+    unchecked = "in the search, so its answers were not checked"
+    joint = {"worse": "than", "not separated": "from"}
+    for name, tried in run.tried.items():
+        if tried.standing == "misses":
+            yield name, ("misses its limits", f"it missed a limit at each load {unchecked}")
+        elif tried.standing in joint:
+            why = f"its cost was {tried.standing} {joint[tried.standing]} {tried.base}'s"
+            yield name, ("no better than its base", f"{why} {unchecked}")
 
 
 def _demand(run: Run) -> float | None:

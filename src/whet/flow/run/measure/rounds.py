@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from whet.core.units import human_duration
 from whet.flow.run.measure.quality import KIND, PLAIN, plain_of
 from whet.flow.run.measure.quantize import make_recipes
 from whet.flow.run.measure.session import MAX_STARTS, PendingWork, SessionRunner, report_cell
-from whet.flow.run.measure.waves import LocalWaves, Worth, open_waves, pending_work
+from whet.flow.run.measure.waves import PARTS, LocalWaves, Worth, open_waves, pending_work
 from whet.flow.run.plan import RATE_SEARCH, Cells, Engines, Plan, Recorder, Round, Wave
 from whet.flow.run.resume import (
     REPEATS,
@@ -89,16 +89,14 @@ class Executor:
             runner.run(each.pending(recorder.store), ", ".join(filter(None, words)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class SessionWaves:
     """The waves of a search on other devices: a wave is a round of sessions side by side."""
 
     recorder: Recorder
     engines: Engines
     executor: Executor
-    spent: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("starts", "measuring", "quantizing", "answers"), 0.0)
-    )
+    spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
 
     def width(self, plan: Plan, servers: Sequence[ResolvedEngine]) -> int:
         """Return how many sessions run side by side."""
@@ -154,25 +152,20 @@ class Measurer:
     ) -> None:
         """Measure what ``rounds`` still lack, and repeat invalid trials on fresh starts."""
         store = self.recorder.store
-        self._run(plan, rounds, quality=quality, title=title)
+        run = partial(self.executor.measure, plan, self.recorder, self.engines)
+        run(list(sessions_of(rounds, quality=quality, title=title)))
         for _ in range(REPEATS):
             invalid = [part for each in rounds if (part := _invalid_part(store, each)).servers]
             if not invalid:
                 return
-            self._run(plan, invalid, quality=False, title="repetition")
+            run(list(sessions_of(invalid, quality=False, title="repetition")))
 
-    def _run(self, plan: Plan, rounds: Sequence[Round], *, quality: bool, title: str) -> None:
-        sessions = list(sessions_of(rounds, quality=quality, title=title))
-        self.executor.measure(plan, self.recorder, self.engines, sessions)
-
-    @contextmanager
-    def open_waves(self) -> Iterator[LocalWaves | SessionWaves]:
+    def open_waves(self) -> AbstractContextManager[LocalWaves | SessionWaves]:
         """Open the waves of a search; at the end the answers are checked and no server is left."""
-        if self.executor.is_local:
-            with open_waves(self.recorder, self.engines) as waves:
-                yield waves
-        else:
-            yield SessionWaves(recorder=self.recorder, engines=self.engines, executor=self.executor)
+        recorder, engines, executor = self.recorder, self.engines, self.executor
+        if executor.is_local:
+            return open_waves(recorder, engines)
+        return nullcontext(SessionWaves(recorder=recorder, engines=engines, executor=executor))
 
     def make_recipes(self, plan: Plan, names: Sequence[str]) -> Mapping[str, QuantizationError]:
         """Write the checkpoints that are not there yet; return why some cannot be made."""

@@ -284,7 +284,8 @@ def find_rate(
     """
     tried: list[RateTried] = []
     point = recommended_point(plan.tier, plan.spec.objective)
-    load, observer = plan.spec.load, recorder.observer
+    load, observer, name = plan.spec.load, recorder.observer, resolved.variant.name
+    observer.stage("rates", f"{name}, the highest that meets the limits")
 
     def measure(level: float, effort: int) -> ObjectiveVerdict:
         rate = Load.rate(float(f"{level:.3g}"))
@@ -294,7 +295,7 @@ def find_rate(
         record = trial_on(server, resolved, sent)
         summary = summarise([record], cell=UNPRICED)
         if not record.health.valid and effort == 1:
-            observer.warn(f"{rate}, once more: {record.health.reason}")
+            observer.warn(f"{name} at {rate}, once more: {record.health.reason}")
             return ObjectiveVerdict(verdict="undecided", judgements=())
         missed = tuple(point.missed_by(summary))
         if summary.status != "complete" or summary.errors:
@@ -302,9 +303,10 @@ def find_rate(
         ttft = None if summary.ttft_p95_ms is None else summary.ttft_p95_ms.value
         tried.append(RateTried(rate=rate, ttft_p95_ms=ttft, missed=missed))
         if missed and not record.health.valid:
-            observer.warn(f"{rate} was disturbed again and counts as missed")
-        figure = "" if ttft is None else f", {ttft:,.0f} ms to the first token at p95"
-        observer.note(f"{rate}: {f'misses {missed[0]}' if missed else 'met'}{figure}")
+            observer.warn(f"{name} at {rate} was disturbed again and counts as missed")
+        outcome = f"misses {missed[0]}" if missed else "meets the limits"
+        figure = "" if ttft is None else f": {ttft:,.0f} ms to the first token at p95"
+        observer.note(f"{name} at {rate} {outcome}{figure}")
         return ObjectiveVerdict(verdict="missed" if missed else "met", judgements=())
 
     log = read_log(load)
@@ -312,19 +314,19 @@ def find_rate(
     highest = find_saturation(measure, search_plan).highest_met
     if log is not None and highest == search_plan.limit:
         observer.warn(
-            f"{resolved.variant.name} meets the objective at {log.longest}, and {log.whole.path} "
+            f"{name} meets the objective at {log.longest}, and {log.whole.path} "
             "does not last load.seconds at a higher rate: give a longer log, or lower load.seconds"
         )
     points = (
         () if highest is None else tuple(Load.rate(float(f"{highest * x:.3g}")) for x in _SHARES)
     )
     search = RateSearch(
-        variant=resolved.variant.name,
+        variant=name,
         tried=tuple(tried),
         points=points,
         log_rate=None if log is None else log.rate,
     )
-    recorder.store.put("rates", resolved.variant.name, search, status="complete")
+    recorder.store.put("rates", name, search, status="complete")
 
 
 def _search_plan(load: LoadSpec, log: Log | None, begin: Load | None) -> SearchPlan:

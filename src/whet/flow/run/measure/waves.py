@@ -47,6 +47,8 @@ from whet.flow.run.traffic.traced import store_log_rate
 
 Worth = Callable[[TrialRecord], bool]
 """Whether the cell of an invalid trial is worth another start."""
+PARTS: Final = ("starts", "measuring", "quantizing", "answers")
+"""What the seconds of waves go into."""
 _LEAVES_ROOM: Final = 0.8
 """Share of the free memory above which a server starts alone, as it is deployed."""
 
@@ -133,9 +135,7 @@ class LocalWaves:
     recorder: Recorder
     engines: Engines
     stack: ExitStack
-    spent: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("starts", "measuring", "quantizing", "answers"), 0.0)
-    )
+    spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     held: list[_Held] = field(default_factory=list)
     checks: _Checks | None = None
     free: int = 0

@@ -101,7 +101,8 @@ def next_wave(
         if each.answers == "fail" and each.move in _BY_NAME
     }
     pool, left_out = _moves(situation, base, history, spec, ended)
-    left_out += (_not(each, reason) for _, each in pool if (reason := refuse(_value(each))))
+    refused = ((each, refuse(_value(each))) for _, each in pool)
+    left_out += (replace(each, value=None, reason=why) for each, why in refused if why)
     known = {key_of(each.value) for each in history}
 
     def fits(candidate: Candidate) -> bool:
@@ -164,12 +165,13 @@ def _moves(
         if option.value is None:
             left_out.append(option)
         elif option.move.family in ended:
-            left_out.append(_not(option, f"other {option.move.family} failed the gate"))
+            reason = f"other {option.move.family} failed the gate"
+            left_out.append(replace(option, value=None, reason=reason))
         elif key_of(option.value) in known:
             continue
         elif promise < _LONG_SHOT and not option.first:
             reason = f"costs {1 / promise:.2f} times as much, as expected here"
-            left_out.append(_not(option, reason))
+            left_out.append(replace(option, value=None, reason=reason))
         else:
             pool.append((promise, option))
     return sorted(pool, key=lambda each: (not each[1].first, -each[0])), left_out
@@ -200,10 +202,6 @@ def _long_shots(
 
 def _is_opening(history: Sequence[Outcome]) -> bool:
     return not any(each.move for each in history)
-
-
-def _not(option: Option, reason: str) -> Option:
-    return Option(move=option.move, value=None, reason=reason, first=option.first)
 
 
 def _draft(value: Value) -> str | None:

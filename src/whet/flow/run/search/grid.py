@@ -15,6 +15,7 @@ from whet.core.records.engine import ResolvedEngine
 from whet.core.records.load import TrialRecord
 from whet.core.run import Run
 from whet.core.store import RunStore
+from whet.decision.choice import not_confirmed
 from whet.decision.eligible import EligibleCell
 from whet.flow.run.conclude.conclude import choices_of
 from whet.flow.run.plan import RATE_SEARCH, Cells, Plan, Recorder, Round, Wave, cells_of
@@ -25,14 +26,12 @@ from whet.metrics.significance import looks_at
 class Waves(Protocol):
     """Servers of a search, wave after wave; what is stored already is not measured again."""
 
-    @property
-    def spent(self) -> Mapping[str, float]:
-        """Seconds that passed so far, by what they went into.
+    spent: dict[str, float]
+    """Seconds that passed so far, by what they went into.
 
-        ``starts``, ``measuring``, ``quantizing`` where no server was starting any more, and
-        ``answers`` where their check was waited for.
-        """
-        ...
+    ``starts``, ``measuring``, ``quantizing`` where no server was starting any more, and
+    ``answers`` where their check was waited for.
+    """
 
     def width(self, plan: Plan, servers: Sequence[ResolvedEngine]) -> int:
         """Return how many of ``servers``, the first ones, may start together; at least one."""
@@ -141,15 +140,21 @@ def confirm(
     if not plan.spec.load.confirm or len(choices_of(Run(recorder.store)).rivals) < 2:
         return
     engines = {item.variant.name: item for item in plan.resolved}
+    reasons: list[str] = []
     for attempt in range(_ATTEMPTS):
         cells = _finalists(recorder.store, attempt)
+        if reasons:
+            following = " and ".join(f"{name} at {load.words}" for name, load in cells)
+            recorder.observer.note(f"{'; '.join(reasons)}; next: {following}")
         finalists = [(engines[name], load) for name, load in cells if name in engines]
         if not finalists:
             return
         began = time.monotonic()
         _measure(plan, recorder, measurer, finalists, attempt, left_s)
-        if choices_of(Run(recorder.store)).main.settled:
+        main = choices_of(Run(recorder.store)).main
+        if main.settled:
             return
+        reasons = [not_confirmed(x, main.missed[x]) for x in cells if x in main.missed]
         if left_s() < time.monotonic() - began:
             recorder.observer.warn("no time is left to measure the next choice again")
             return

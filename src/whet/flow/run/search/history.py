@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from whet.core.load import Load
 from whet.core.run import Run
 from whet.core.spec import Spec
 from whet.decision.eligible import EligibleCell, quality_verdict
-from whet.decision.matrix import SloPoint, recommended_point
+from whet.decision.matrix import SloPoint, recommended_point, unmet_load
 from whet.flow.run.conclude.conclude import eligible_cells
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.explore import Candidate
@@ -24,24 +25,22 @@ def outcome_of(run: Run, name: str, value: Value, move: str | None, base: str | 
     Its figures are those of single starts, held to the limits as they are: a search orders, and the
     confirmation decides.
     """
-    if name not in run.engines or (reason := run.store.reason("starts", name)) is not None:
-        why = run.left_out.get(name) or run.store.reason("starts", name) or "it was not measured"
-        return Outcome(name=name, value=value, move=move, base=base, failed=why)
+    outcome = Outcome(name=name, value=value, move=move, base=base)
+    reason = run.store.reason("starts", name)
+    if name not in run.engines or reason is not None:
+        return replace(outcome, failed=run.left_out.get(name) or reason or "it was not measured")
     spec = run.require_spec()
     point = recommended_point(run.tier, spec.objective)
     eligible, excluded = eligible_cells(run, [name])
     if not eligible:
-        reason = next((each.reason for each in excluded), "it has no figures")
-        return Outcome(name=name, value=value, move=move, base=base, failed=reason)
-    good = [item for item in eligible if not _missed(item, point)]
+        why = (each.reason for each in excluded)
+        return replace(outcome, failed=next(why, "it has no figures"))
+    good = [item for item in eligible if not unmet_load(item, point)]
     best = min(good, key=_cost, default=None)
     lowest = min(eligible, key=_cost)
     cell = None if best is None else best.cell
-    return Outcome(
-        name=name,
-        value=value,
-        move=move,
-        base=base,
+    return replace(
+        outcome,
         usd=None if best is None else _usd(best),
         lowest_usd=_usd(lowest),
         missed=frozenset(title.split()[0] for title in point.missed_by(lowest.cell)),
@@ -51,10 +50,6 @@ def outcome_of(run: Run, name: str, value: Value, move: str | None, base: str | 
         accepted=None if cell is None else cell.acceptance_rate,
         answers=_answers(eligible[0], point),
     )
-
-
-def _missed(item: EligibleCell, point: SloPoint) -> bool:
-    return bool(point.missed_by(item.cell) or point.below_floor(item.cell))
 
 
 def _cost(item: EligibleCell) -> tuple[float, float]:

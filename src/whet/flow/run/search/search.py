@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -19,6 +20,7 @@ from whet.core.records.search import SearchRecord, Tried
 from whet.core.run import Run
 from whet.core.spec import SearchSpec
 from whet.core.units import human_duration
+from whet.flow.run.conclude.conclude import choices_of
 from whet.flow.run.plan import Plan, Recorder, Round, Wave, weights_key
 from whet.flow.run.search.changes import Value
 from whet.flow.run.search.explore import Candidate, next_loads, next_wave
@@ -56,24 +58,6 @@ class Grower(Protocol):
 
 
 @dataclass(kw_only=True, slots=True)
-class Clock:
-    """The one clock of a search: ``time_s`` from ``began`` on, which is monotonic seconds."""
-
-    time_s: float
-    began: float = field(default_factory=time.monotonic)
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the search began, those before a kill included."""
-        return time.monotonic() - self.began
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the end; negative after it."""
-        return self.time_s - self.elapsed_s
-
-
-@dataclass(kw_only=True, slots=True)
 class Search:
     """One search of a run. ``plan`` grows by what is tried, ``history`` by what came of it."""
 
@@ -82,7 +66,8 @@ class Search:
     recorder: Recorder
     measurer: Measurer
     grower: Grower
-    clock: Clock = field(init=False)
+    began: float = field(default_factory=time.monotonic)
+    """Monotonic seconds, earlier by what passed before the run was resumed."""
     history: list[Outcome] = field(default_factory=list)
     wave: int = 0
     start_s: float = 0.0
@@ -91,12 +76,9 @@ class Search:
     """Seconds in which one of a wave's servers was measured."""
     first_cell_s: float | None = None
     stopped: str = ""
-    ended_s: float = 0.0
-    """Seconds of the clock when nothing more was searched."""
     left_out: list[Option] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
-    earlier: dict[str, float] = field(default_factory=dict)
-    """Seconds by what they went into, before the run was resumed."""
+    """Seconds by what they went into; while waves are open it is theirs."""
 
     def __post_init__(self) -> None:
         """Start the clock; that of a resumed search goes on where it was.
@@ -106,10 +88,26 @@ class Search:
         require_known(self.spec)
         stored = self.recorder.store.get("search", "search", SearchRecord)
         before = 0.0 if stored is None else stored.elapsed_s
-        self.clock = Clock(time_s=self.spec.time, began=time.monotonic() - before)
+        self.began -= before
         if stored is not None:
             self.spent, self.first_cell_s = dict(stored.spent), stored.first_cell_s
-        self.earlier = dict(self.spent)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the search began."""
+        return time.monotonic() - self.began
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end; negative after it."""
+        return self.spec.time - self.elapsed_s
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Count the seconds that pass, outside the waves, as spent on one part."""
+        began = time.monotonic()
+        yield
+        self.spent[part] = self.spent.get(part, 0.0) + time.monotonic() - began
 
     def run(self) -> Plan:
         """Measure until nothing better is expected, or there is no time for another wave.
@@ -118,24 +116,21 @@ class Search:
         """
         stored = stored_waves(Run(self.recorder.store))
         with self.measurer.open_waves() as waves:
+            self.spent = waves.spent | self.spent
+            waves.spent = self.spent
             self._measure(waves, self._roots(), self.plan.resolved)
             while True:
                 batch = stored.get(self.wave) or self._propose(waves)
                 if not batch:
                     break
                 self._measure(waves, batch, self._grown(batch))
-            self.spent = self._spent(waves)
-        self._check_leader()
-        self.ended_s = self.clock.elapsed_s
+        with self.timed("answers"):
+            self._check_leader()
         self._refresh()
         self._record()
-        elapsed = human_duration(self.clock.elapsed_s)
+        elapsed = human_duration(self.elapsed_s)
         self.recorder.observer.note(f"the search ended after {elapsed}: {self.stopped}")
         return self.plan
-
-    def _spent(self, waves: Waves) -> dict[str, float]:
-        own = {part: self.earlier.get(part, 0.0) + each for part, each in waves.spent.items()}
-        return {**self.earlier, **own}
 
     def _check_leader(self) -> None:
         """Let the answers of what leads be checked, where that was not done on its own start."""
@@ -149,10 +144,10 @@ class Search:
             self.measurer.measure(self.plan, [part], quality=True, title="answers")
 
     def close(self) -> None:
-        """Record the whole time, with what passed after the search for the confirmation."""
-        now = self.clock.elapsed_s - self.ended_s
-        self.spent["confirmation"] = self.earlier.get("confirmation", 0.0) + now
-        self._record()
+        """Record the whole time, and the worth of the recommended one, else of what leads."""
+        choice = choices_of(Run(self.recorder.store)).choose()
+        best = (x for x in self.history if choice and x.name == choice.item.cell.variant)
+        self._record(next(best, incumbent(self.history)))
 
     @property
     def spec(self) -> SearchSpec:
@@ -215,12 +210,12 @@ class Search:
             self.stopped = "nothing better is expected"
         if candidates and self._at_hand(candidates[0]):
             candidates = list(filter(self._at_hand, candidates))
-        room_s = self.clock.left_s - self.reserve_s - (self.start_s or self._start_s)
+        room_s = self.left_s - self.reserve_s - (self.start_s or self._start_s)
         fits = max(0, int(room_s / self._next_s))
         if candidates and not fits:
             self.stopped = "the rest of the time is for the confirmation"
             if self.wave == 1:
-                needed = self.clock.time_s - room_s + self._next_s
+                needed = self.spec.time - room_s + self._next_s
                 self.recorder.observer.warn(
                     "search.time is too short for another configuration: give it "
                     f"{human_duration(60 * math.ceil(needed / 60))} or more"
@@ -259,14 +254,12 @@ class Search:
             check=lambda: self._to_check(batch, ready),
             rate=self._rate(),
         )
+        before = dict(self.spent)
         waves.measure(self.plan, wave, self._ahead(batch))
-        self.first_cell_s = self.first_cell_s or self.clock.elapsed_s
+        self.first_cell_s = self.first_cell_s or self.elapsed_s
         self._judge(batch)
-        before, self.spent = self.spent, self._spent(waves)
         if ready:
-            started, measured = (
-                self.spent[part] - before.get(part, 0.0) for part in ("starts", "measuring")
-            )
+            started, measured = (self.spent[x] - before[x] for x in ("starts", "measuring"))
             self.start_s = max(self.start_s, started)
             if self.wave or self.plan.spec.load.find is None:  # the first begins far from its rate
                 self.each_s = max(self.each_s, measured / len(ready))
@@ -279,7 +272,8 @@ class Search:
         users = {
             item.variant.name: self.plan.spec.recipes_of(item.variant.name) for item in servers
         }
-        failed = self._make({recipe for used in users.values() for recipe in used})
+        with self.timed("quantizing"):
+            failed = self._make({recipe for used in users.values() for recipe in used})
         for item in servers:
             name = item.variant.name
             if reasons := [failed[recipe] for recipe in users[name] if recipe in failed]:
@@ -354,11 +348,10 @@ class Search:
         for each in self.history:
             word, ratio = standing(each, self.history)
             tried = run.tried[each.name]
+            cell = None if each.load is None else run.cell(each.name, each.load)
             if (tried.standing, tried.ratio) != (word, ratio):
-                self.recorder.store.put(
-                    "tried", each.name, replace(tried, standing=word, ratio=ratio)
-                )
-                cell = None if each.load is None else run.cell(each.name, each.load)
+                tried = replace(tried, standing=word, ratio=ratio, cell=cell, usd=each.usd)
+                self.recorder.store.put("tried", each.name, tried)
                 if cell is not None and word != "start":
                     self.recorder.observer.cell(cell, word)
 
@@ -376,15 +369,15 @@ class Search:
             )
             self.recorder.store.put("tried", each.name, tried)
 
-    def _record(self) -> None:
-        best = incumbent(self.history)
+    def _record(self, chosen: Outcome | None = None) -> None:
         record = SearchRecord(
             time_s=self.spec.time,
-            elapsed_s=self.clock.elapsed_s,
+            elapsed_s=self.elapsed_s,
             spent=tuple(self.spent.items()),
             first_cell_s=self.first_cell_s,
             stopped=self.stopped,
             not_tried=tuple((each.move.name, each.reason) for each in self.left_out),
-            worth=() if best is None else worths(best, self.history),
+            worth=() if chosen is None else worths(chosen, self.history),
+            chosen=None if chosen is None else chosen.name,
         )
         self.recorder.store.put("search", "search", record)
