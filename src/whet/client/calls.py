@@ -114,10 +114,10 @@ def body_fields(text: str, what: str) -> dict[str, Any]:
 def without_refused(failures: Iterable[tuple[str, str]]) -> dict[str, int | None]:
     """Return the ``extra`` that leaves out the optional fields which a strict server refuses.
 
-    ``failures`` are the words of failed requests, and what the server said.
+    ``failures`` are the words of failed requests, and the server's words with each.
     """
-    said = " ".join(detail for word, detail in failures if word in _REFUSED)
-    named = (name for name in _OPTIONAL if re.search(rf"\b{name}\b", said))
+    details = " ".join(detail for word, detail in failures if word in _REFUSED)
+    named = (name for name in _OPTIONAL if re.search(rf"\b{name}\b", details))
     fields: dict[str, int | None] = dict.fromkeys(named)
     if "max_tokens" in fields:
         fields["max_completion_tokens"] = _LONGEST
