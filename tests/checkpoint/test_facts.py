@@ -242,6 +242,45 @@ def test_a_missing_head(tmp_path: Path) -> None:
         read_facts(write_hollow(tmp_path, tiny_config(300), shapes))
 
 
+@pytest.mark.parametrize(("tied", "fix"), [(True, "tied to it"), (False, "download")])
+def test_a_missing_embedding(tmp_path: Path, *, tied: bool, fix: str) -> None:
+    """Some savers of tied models store the head alone."""
+    shapes = {name: ("BF16", shape) for name, shape in llama_shapes(tiny_config(300)).items()}
+    del shapes["model.embed_tokens.weight"]
+    config = tiny_config(300) | {"tie_word_embeddings": tied}
+    with pytest.raises(CheckpointError, match=f"has no input embedding.*{fix}"):
+        read_facts(write_hollow(tmp_path, config, shapes))
+
+
+@pytest.mark.parametrize("name", ["wte", "word_embeddings", "embed_in", "embeddings", "embed"])
+def test_an_embedding_of_another_name(tmp_path: Path, name: str) -> None:
+    shapes = {
+        tensor.replace("embed_tokens", name): ("BF16", shape)
+        for tensor, shape in llama_shapes(tiny_config(300)).items()
+    }
+    assert read_facts(write_hollow(tmp_path, tiny_config(300), shapes)).vocab_size == 300
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("model.layers.1.self_attn.q_proj", "layers.1.attention.wq"),  # Meta
+        ("model.layers.1.self_attn", "blk.1.attn"),  # llama.cpp
+        ("model.layers.1.self_attn.q_proj", "decoder.layers.1.self_attention.linear_qkv"),
+        ("model.layers.1", "_orig_mod.model.layers.1"),  # torch.compile
+        ("model.layers.1", "base_model.model.model.layers.1"),  # peft
+    ],
+)
+def test_names_of_another_project_need_a_conversion(tmp_path: Path, old: str, new: str) -> None:
+    shapes = {
+        tensor.replace(old, new): ("BF16", shape)
+        for tensor, shape in llama_shapes(tiny_config(300)).items()
+    }
+    with pytest.raises(CheckpointError, match=r"do not have transformers' names.*convert") as told:
+        read_facts(write_hollow(tmp_path, tiny_config(300), shapes))
+    assert new.partition(".")[0] in str(told.value)
+
+
 @pytest.mark.parametrize("text", ["", "[1]", "{", "version https://git-lfs.github.com/spec/v1\n"])
 def test_a_broken_config(tmp_path: Path, text: str) -> None:
     write_tiny_llama(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from safetensors import safe_open
 
 from tests.checkpoint_factory import write_hollow_file, write_json, write_tiny_llama
-from whet.checkpoint import read_headers
+from whet.checkpoint import read_facts, read_headers
 from whet.core.errors import CheckpointError
 
 
@@ -110,6 +110,22 @@ def test_folders_that_are_no_checkpoint(tmp_path: Path, name: str, said: str) ->
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(CheckpointError, match=said):
         read_headers(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "other.safetensors"])
+def test_gguf_under_another_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"GGUF" + bytes(500))
+    with pytest.raises(CheckpointError, match=r"holds GGUF weights.*save_pretrained"):
+        read_headers(tmp_path)
+
+
+@pytest.mark.parametrize("weights", ["adapter_model.safetensors", "adapter_model.bin", "notes"])
+def test_an_adapter_is_told_with_its_base(tmp_path: Path, weights: str) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "acme/base\\u001b"}')
+    (tmp_path / weights).write_bytes(b"")
+    for read in (read_headers, read_facts):
+        with pytest.raises(CheckpointError, match=r"an adapter of 'acme/base\\x1b'.*; merge it"):
+            read(tmp_path)
 
 
 def test_no_folder(tmp_path: Path) -> None:

@@ -124,10 +124,16 @@ def test_what_is_no_decoder_is_refused(names: list[str], words: str) -> None:
         read_architecture({"model_type": "other"}, dict.fromkeys(names, (4, 4)))
 
 
-def test_a_missing_norm_is_named() -> None:
-    shapes = {"model.layers.0.self_attn.q_proj.weight": (4, 4)}
-    with pytest.raises(QuantizationError, match=r"no model\.layers\.0\.input_layernorm\.weight"):
-        read_architecture({"model_type": "llama"}, shapes)
+@pytest.mark.parametrize("router", ["ffn.dispatcher", "ffn.choose.proj", "switch"])
+def test_a_router_is_told_by_its_rows_whatever_its_name(router: str) -> None:
+    shapes = {
+        f"model.layers.0.ffn.specialists.{expert}.{name}.weight": (8, 16)
+        for expert in range(4)
+        for name in ("w_in", "w_out")
+    }
+    left = {f"model.layers.0.{router}.weight": (4, 16), "model.layers.0.ffn.own.weight": (1, 16)}
+    architecture = read_architecture({"model_type": "new_moe"}, {**shapes, **left})
+    assert architecture.linears == [name.removesuffix(".weight") for name in shapes]
 
 
 PUBLISHED = {"d2t": torch.zeros(40, dtype=torch.int64), "t2d": torch.ones(64, dtype=torch.bool)}

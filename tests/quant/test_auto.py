@@ -146,7 +146,7 @@ def test_layer_by_layer_gives_the_probabilities_of_the_whole_model(
     stream.embed(reader.read(table))
     for index, prefix in enumerate(architecture.prefixes):
         stream.advance(index, reader.read_below(prefix))
-    stream.load_head(reader)
+    stream.load_head(reader.headers, reader.read)
     loader: Any = AutoModelForImageTextToText if kind in TOWERS else AutoModelForCausalLM
     whole = loader.from_pretrained(folder, dtype=torch.float32).eval()
     for document, states in zip(sorted(ids, key=len), stream.states(), strict=True):

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
 
 from tests.checkpoint_factory import tiny_config, write_hollow, write_tiny_llama, write_tokenizer
 from whet.core.errors import CheckpointError
 from whet.core.spec import RecipeSpec
+from whet.quant import suitability
 from whet.quant.suitability import recipe_problem, settings_text, working_recipes
 
 
@@ -101,6 +106,75 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, damage: str) -> None:
     (folder / damage).write_text("{")
     with pytest.raises(CheckpointError):
         recipe_problem(folder, recipe())
+
+
+def damage(folder: Path, change: Mapping[str, tuple[int, ...] | None]) -> Path:
+    """Give tensors of a checkpoint, by the end of their names, another shape, or leave them out."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name in list(tensors):
+        for end, shape in change.items():
+            if name.endswith(end):
+                tensor = tensors.pop(name)
+                if shape is not None:
+                    tensors[name] = torch.zeros(shape, dtype=tensor.dtype)
+    save_file(tensors, file, metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "rtn"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"1.self_attn.k_proj.weight": (32, 128)}, r"k_proj.*\[32, 128\].*says \[64, 128\]"),
+        ({"0.self_attn.o_proj.weight": (128, 256)}, r"o_proj.*\[128, 256\].*says \[128, 128\]"),
+        ({"1.mlp.down_proj.weight": (128, 192)}, r"down_proj.*\[128, 192\].*says \[128, 256\]"),
+        ({"0.input_layernorm.weight": (64,)}, r"layernorm.*\[64\].*says \[128\]"),
+        ({"lm_head.weight": (200, 128)}, r"lm_head.*\[200, 128\].*says \[300, 128\]"),
+        ({"1.mlp.up_proj.weight": None}, r"no model\.layers\.1\.mlp\.up_proj.*download"),
+        ({"1.post_attention_layernorm.weight": None}, r"no .*1\.post_attention.*download"),
+        ({"model.norm.weight": None}, r"no model\.norm\.weight.*download"),
+    ],
+    ids=["k", "o", "down", "norm", "head", "no up", "no norm", "no last norm"],
+)
+def test_a_damaged_checkpoint_takes_no_recipe(
+    tmp_path: Path, method: str, change: dict[str, tuple[int, ...] | None], words: str
+) -> None:
+    folder = damage(write_tiny_llama(tmp_path), change)
+    for read in (recipe_problem, working_recipes):
+        with pytest.raises(CheckpointError, match=words):
+            read(folder, recipe(method=method))
+
+
+def test_names_that_its_class_does_not_have_need_a_conversion(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {
+        name.replace("proj", "m").replace("layernorm", "n"): t for name, t in tensors.items()
+    }
+    save_file(renamed, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="which its architecture needs; convert"):
+        recipe_problem(folder, recipe(method="rtn"))
+
+
+def test_a_head_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only ``auto`` runs what follows the layers."""
+    folder = write_tiny_llama(tmp_path)
+    assert recipe_problem(folder, recipe(method="auto")) is None
+    suitability._source.cache_clear()
+
+    def forward(*_args: object, **_more: object) -> None:
+        raise ValueError("no such head")
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", forward)
+    said = recipe_problem(folder, recipe(method="auto"))
+    assert said is not None
+    assert said.startswith(
+        "method auto needs the output of 'llama' layers, but transformers cannot"
+    )
+    assert "run the head of 'llama' alone (ValueError: no such head); use a recipe with" in said
+    assert "method: gptq" in said
+    assert recipe_problem(folder, recipe(method="awq")) is None
 
 
 def test_torch_is_not_needed() -> None:

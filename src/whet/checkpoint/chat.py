@@ -45,6 +45,9 @@ _FAULTS: Final = (
     TemplateError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError,
     RecursionError, MemoryError,
 )  # fmt: skip
+_CORRECT: Final = (
+    "correct it in the model's folder (whet prompts takes another with --chat-template FILE)"
+)
 TEMPLATE_REFUSES: Final = "the chat template does not take its messages"
 _RESERVED: Final = frozenset(
     {
@@ -187,7 +190,7 @@ class ChatTemplate:
                 raise UsageError(
                     f"the chat template takes more than {_RENDER_S} s or {_RENDER_CHARS:,} "
                     "characters for one word",
-                    fix="correct it, or give another with --chat-template FILE",
+                    fix=_CORRECT,
                 )
             _ENDING.add(self.source)
         try:
@@ -197,7 +200,7 @@ class ChatTemplate:
             if isinstance(error, TemplateSyntaxError):
                 raise UsageError(
                     f"the chat template cannot be parsed (line {error.lineno}: {error.message})",
-                    fix="correct it, or give another with --chat-template FILE",
+                    fix=_CORRECT,
                 ) from error
 
     def _message(self, message: Message) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from whet.core.outside import json_value, read_bytes, read_text
 
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LFS_MARK: Final = b"version https://git-lfs.github.com/spec/"
+_SHOWN: Final = 96
 
 
 def require_regular(folder: Path) -> None:
@@ -27,14 +28,25 @@ def require_regular(folder: Path) -> None:
             refuse_gguf(str(entry))
 
 
-def refuse_gguf(ref: str) -> None:
-    """Raise ``CheckpointError`` for the name of a GGUF file or of a hub repository of them."""
+def refuse_gguf(ref: str, begin: bytes = b"") -> None:
+    """Raise ``CheckpointError`` for GGUF: the name or begin of a file, or a hub repository's."""
     name = ref.lower().partition(":")[0]  # a hub id may name one of its files
-    if name.endswith((".gguf", "-gguf")):
+    if name.endswith((".gguf", "-gguf")) or begin.startswith(b"GGUF"):
         raise CheckpointError(
             f"{ref} holds GGUF weights",
             fix="give the safetensors checkpoint they were made of, or write one with "
             "from_pretrained(…, gguf_file=…).save_pretrained(…) of transformers",
+        )
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Raise ``CheckpointError`` for a folder with the files of an adapter."""
+    if any(folder.glob("adapter_[cm]o*")):  # adapter_config.json, adapter_model.*
+        config = read_json_if_any(folder / "adapter_config.json")
+        base = str(config.get("base_model_name_or_path") or "its base model")[:_SHOWN]
+        raise CheckpointError(
+            f"{folder} holds an adapter of {base!r}, not a model",
+            fix="merge it into that model first (merge_and_unload of peft)",
         )
 
 
@@ -43,6 +55,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         raw = read_bytes(file, regular=True)
     except FileNotFoundError as error:
+        refuse_adapter(file.parent)
         raise CheckpointError(
             f"{file.parent} has no {file.name}",
             fix="give the folder of a whole Hugging Face checkpoint",

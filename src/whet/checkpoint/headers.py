@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from safetensors import SafetensorError, safe_open
 
-from whet.checkpoint.files import LFS_MARK, lfs_error, read_json, refuse_gguf
+from whet.checkpoint.files import LFS_MARK, lfs_error, read_json, refuse_adapter, refuse_gguf
 from whet.core.errors import CheckpointError
 from whet.core.units import GIB, KIB, MIB
 
@@ -103,6 +103,7 @@ def read_file_headers(file: Path) -> dict[str, TensorHeader]:
             begin = handle.read(len(LFS_MARK))
         if begin == LFS_MARK:
             raise lfs_error(file)
+        refuse_gguf(str(file), begin)
         with safe_open(file, framework="numpy") as opened:
             entries = [(name, opened.get_slice(name)) for name in opened.offset_keys()]
             forms = [(name, each.get_dtype(), tuple(each.get_shape())) for name, each in entries]
@@ -166,14 +167,11 @@ def _weight_files(path: Path) -> list[Path]:
     ordinary = [file for file in weights if not file.name.startswith(("consolidated", "adapter_"))]
     if ordinary:
         return ordinary
-    adapter = any(file.name.startswith("adapter_") for file in weights)
-    pickles = any(file.suffix in _PICKLES for file in files)
-    for present, what, fix in (
-        (adapter, "an adapter, not a model", "merge it into its base model first"),
-        (pickles, "pickled weights only, which run code when they are loaded", _CONVERT),
-    ):
-        if present:
-            raise CheckpointError(f"{path} holds {what}", fix=fix)
+    refuse_adapter(path)
+    if any(file.suffix in _PICKLES for file in files):
+        raise CheckpointError(
+            f"{path} holds pickled weights only, which run code when they are loaded", fix=_CONVERT
+        )
     for file in files:
         refuse_gguf(str(file))
     raise CheckpointError(f"{path} holds no *.safetensors file", fix=_AGAIN)

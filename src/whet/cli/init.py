@@ -35,7 +35,7 @@ def init(
         for line in lines:
             print_line(line)
         return
-    options.refuse_gguf()
+    options.require_models()
     given = {
         "--current": options.current,
         "--head": options.head,

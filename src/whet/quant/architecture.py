@@ -104,6 +104,7 @@ _BEFORE: Final = {
 }
 """The linear before a linear, and the part of its outputs that is read where it is fused."""
 _EXPERT: Final = re.compile(r"^(?P<experts>.*\bexperts)\.(?P<number>\d+)\.")
+_NUMBERED: Final = re.compile(r"^(?P<of>.*?)\.(?P<number>\d+)\.")
 _UNKNOWN: Final = "whet does not know which layer precedes its linears"
 _SUPPORTED: Final = "Llama, Mistral, Qwen, Gemma, Granite, Phi-3 or a mixture of experts like these"
 
@@ -125,8 +126,6 @@ def read_architecture(config: Mapping[str, Any], shapes: Shapes) -> Architecture
     _require_decoder(model_type, prefixes)
     _require_plain_experts(model_type, shapes)
     units = {prefix: _units(layers[prefix], family, text) for prefix in prefixes}
-    for prefix in prefixes if family is not None else ():
-        _require_folds(prefix, units[prefix], layers[prefix])
     why = (why for start, why in UNFOLDABLE.items() if model_type.startswith(start))
     architecture = Architecture(
         model_type=model_type,
@@ -211,28 +210,20 @@ def _require_plain_experts(model_type: str, shapes: Shapes) -> None:
             )
 
 
-def _require_folds(prefix: str, units: Sequence[UnitMap], layer: Mapping[str, object]) -> None:
-    """Raise where the norm or linear that takes a unit's scale is missing."""
-    for missing in (unit.fold for unit in units if unit.fold and unit.fold not in layer):
-        raise QuantizationError(
-            f"the checkpoint has no {prefix}{missing}.weight, which its architecture needs",
-            fix="download the checkpoint again",
-        )
-
-
 def _units(
     layer: Mapping[str, Sequence[int]], family: Family | None, config: Mapping[str, Any]
 ) -> tuple[UnitMap, ...]:
     """Linears of one parent that engines fuse are one unit, every other is its own."""
     grouped: dict[str, list[str]] = defaultdict(list)
-    for linear, shape in layer.items():
-        if len(shape) == 2 and not _is_left(linear):
+    matrices = {linear: shape for linear, shape in layer.items() if len(shape) == 2}
+    left = _left(matrices)
+    for linear in matrices:
+        if linear not in left:
             grouped[_unit_name(linear, layer)].append(linear)
     units = [_unit(name, tuple(sorted(each, key=_in_order))) for name, each in grouped.items()]
     units.sort(key=lambda unit: _ORDER.get(unit.name, len(_ORDER)))
     if family is None:
         return tuple(units)
-    left = [name for name, shape in layer.items() if len(shape) == 2 and _is_left(name)]
     return tuple(_folded(unit, layer, family, (config, left)) for unit in units)
 
 
@@ -291,10 +282,22 @@ def _folded(
     return unit
 
 
-def _is_left(linear: str) -> bool:
-    """Routers, gates of one number, and what only looks like a linear: never quantized."""
-    parts = linear.split(".")
-    return bool(_ROUTERS & set(parts)) or parts[-1] in _NOT_LINEAR
+def _left(matrices: Mapping[str, Sequence[int]]) -> list[str]:
+    """Routers, gates of one number, and what only looks like a linear: never quantized.
+
+    A router has a row for each of the layer's experts, which are numbered, whatever its name.
+    """
+    numbers: dict[str, set[str]] = defaultdict(set)
+    for numbered in filter(None, map(_NUMBERED.match, matrices)):
+        numbers[numbered["of"]].add(numbered["number"])
+    rows = {1, *map(len, numbers.values())}
+    return [
+        name
+        for name, shape in matrices.items()
+        if not _ROUTERS.isdisjoint(parts := name.split("."))
+        or parts[-1] in _NOT_LINEAR
+        or (shape[0] in rows and not _NUMBERED.match(name))
+    ]
 
 
 def _ignored(shapes: Shapes, architecture: Architecture) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -129,7 +130,7 @@ def divergences(
         for index, prefix in enumerate(model.architecture.prefixes):
             for reader, stream in zip(readers, streams, strict=True):
                 stream.advance(index, _weights(reader, prefix, grid, model.device))
-        streams[0].load_head(model.reader)
+        streams[0].load_head(model.reader.headers, partial(model.reader.read, device=model.device))
         for states in zip(*(stream.states() for stream in streams), strict=True):
             totals = [0.0] * len(folders)
             for parts in zip(*(state.split(_POSITIONS) for state in states), strict=True):

@@ -16,14 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from whet.checkpoint.facts import CONVERT
 from whet.checkpoint.files import read_json
-from whet.core.errors import QuantizationError
+from whet.core.errors import CheckpointError, QuantizationError
 
 FAULTS: Final = (
     *(ValueError, TypeError, LookupError, AttributeError, ImportError, AssertionError),
     RuntimeError,
 )
 """What code of transformers raises for a model that it cannot build or run here."""
+_AGAIN: Final = "download the checkpoint again"
+_NEEDED: Final = ", which its architecture needs"
 
 
 class Skeleton:
@@ -104,17 +107,15 @@ class Skeleton:
         for tensor in tensors:
             if self.name_of(tensor) == name:
                 return tensor
-        raise QuantizationError(
-            f"the checkpoint has no {name}, which its architecture needs",
-            fix="download the checkpoint again",
-        )
+        raise CheckpointError(f"the checkpoint has no {name}{_NEEDED}", fix=_AGAIN)
 
     def load(
         self, tensors: Mapping[str, Tensor], layer: nn.Module, device: torch.device
     ) -> str | None:
         """Give ``layer`` the ``tensors`` by their full names; why it cannot run with them.
 
-        Tensors that the layer does not have are left out.
+        Tensors that the layer does not have are left out. ``CheckpointError`` where one is missing
+        or has another shape than the config says; how many experts it says does not count.
         """
         from transformers.core_model_loading import convert_and_load_state_dict_in_model
         from transformers.modeling_utils import LoadStateDictConfig
@@ -124,13 +125,19 @@ class Skeleton:
         )
         info, _ = convert_and_load_state_dict_in_model(self.model, dict(tensors), config)
         path = f"{self._paths[id(layer)]}."
-        for name in sorted(name for name in info.missing_keys if name.startswith(path)):
-            return f"the checkpoint has no {name}"
-        for name, stored, shape in sorted(info.mismatched_keys):
-            return f"{name} is stored as {list(stored)} and config.json says {list(shape)}"
-        stored = layer.state_dict()
+        stored = {self.name_of(name) for name in tensors}
+        for name in sorted(info.missing_keys):
+            if name.startswith(path) and (layer is not self.decoder or ".layers." not in name):
+                fix = _AGAIN if stored & self._tensors.keys() else CONVERT
+                raise CheckpointError(f"the checkpoint has no {name}{_NEEDED}", fix=fix)
+        for name, form, shape in sorted(info.mismatched_keys):
+            why = f"{name} is stored as {list(form)} and config.json says {list(shape)}"
+            if form[-2:] == shape[-2:]:
+                return why
+            raise CheckpointError(why, fix="restore the config.json of these weights")
+        state = layer.state_dict()
         for name, _ in layer.named_buffers():
-            if name not in stored:  # built without data, and not in the checkpoint
+            if name not in state:  # built without data, and not in the checkpoint
                 return f"{path}{name} is not stored"
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,6 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_map_only
 
 from whet.checkpoint.headers import TensorHeader
-from whet.checkpoint.shards import TensorReader
 from whet.core.errors import QuantizationError
 from whet.quant.architecture import CACHED, Architecture
 from whet.quant.gram import InputMeter, InputStats
@@ -141,13 +140,24 @@ class LayerStream:
         )
 
     @torch.no_grad()
+    def try_head(self, headers: Mapping[str, TensorHeader]) -> None:
+        """Run what follows the layers without weights; ``QuantizationError`` where it cannot."""
+        self.load_head(headers, _empty(headers))
+        size = self.skeleton.embedding.embedding_dim
+        self.log_probabilities(torch.empty(1, size, dtype=self.skeleton.dtype, device="meta"))
+
+    @torch.no_grad()
     def try_layers(self, headers: Mapping[str, TensorHeader]) -> None:
-        """Run a layer of each kind without weights; ``QuantizationError`` for one that cannot."""
+        """Run a layer of each kind without weights; ``QuantizationError`` for one that cannot.
+
+        ``CheckpointError`` where tensors are not those of the model's class.
+        """
         embedding = self.skeleton.embedding
-        self.skeleton.embedding_of(headers)
+        self.load_head(headers, _empty(headers))
         table = torch.zeros(1, embedding.embedding_dim, dtype=self.skeleton.dtype)
         self.embed(table.expand(embedding.num_embeddings, -1))
         tried: list[object] = []
+        layers: list[tuple[str, int, nn.Module]] = []
         types = getattr(self._decoder.config, "layer_types", None)
         for index, prefix in enumerate(self._architecture.prefixes):
             names = [name for name in headers if name.startswith(prefix)]
@@ -157,7 +167,8 @@ class LayerStream:
                 continue
             tried.append(kind)
             tensors = {name: torch.empty(shape, device="meta") for name, shape in form.items()}
-            layer = self._load(prefix, index, tensors)
+            layers.append((prefix, index, self._load(prefix, index, tensors)))
+        for prefix, index, layer in layers:
             with self._metered(layer, index) as (meters, _):
                 self._advance([replace(self._batches[0])], index, layer)
             for unit, meter in meters.items():
@@ -180,15 +191,15 @@ class LayerStream:
             for hidden in batch.hidden:
                 yield hidden[: next(lengths)]
 
-    def load_head(self, reader: TensorReader) -> None:
-        """Load what follows the layers; a head that is missing is the embedding."""
+    def load_head(self, names: Iterable[str], read: Callable[[str], Tensor]) -> None:
+        """Load what follows the layers; a head that is not among ``names`` is the embedding."""
         stem = self._architecture.prefixes[0].partition("layers.")[0]
-        outside = [name for name in reader.headers if "layers." not in name]
+        outside = [name for name in names if "layers." not in name]
         names = [name for name in outside if "lm_head." in name or name.startswith(stem)]
-        tensors = {name: reader.read(name, self._device) for name in names}
+        tensors = {name: read(name) for name in names}
         embedding, head = self.skeleton.embedding, self.skeleton.model.get_output_embeddings()
         with self._translated("the head"):
-            self.skeleton.load(tensors, embedding, self._device)
+            self.skeleton.load(tensors, self._decoder, self._device)
             if head.weight.is_meta:
                 head.weight = embedding.weight
 
@@ -198,9 +209,10 @@ class LayerStream:
 
         The model's own forward scales and caps its logits.
         """
-        inputs = hidden.unsqueeze(0)
+        output = hidden.unsqueeze(0)
+        inputs = torch.zeros_like(output, device=self._around)
         before = [_SkippedLayer() for _ in self._layers[1:]]
-        self._decoder.layers = nn.ModuleList([*before, _SkippedLayer(inputs)])
+        self._decoder.layers = nn.ModuleList([*before, _SkippedLayer(output)])
         try:
             with self._translated("the head"):
                 logits: Tensor = self.skeleton.model(inputs_embeds=inputs, use_cache=False).logits
@@ -287,6 +299,11 @@ class LayerStream:
         finally:
             self._decoder.layers = self._layers
         return cache
+
+
+def _empty(headers: Mapping[str, TensorHeader]) -> Callable[[str], Tensor]:
+    """What reads tensors without data."""
+    return lambda name: torch.empty(headers[name].shape, device="meta")
 
 
 class _LayerOutput(Exception):

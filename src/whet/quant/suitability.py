@@ -46,13 +46,22 @@ class Source:
     @cached_property
     def unmeasured(self) -> str | None:
         """Why the inputs of its layers cannot be measured; a layer of each kind is tried."""
-        import torch  # takes seconds
+        return self._trial("try_layers")
+
+    @cached_property
+    def unjudged(self) -> str | None:
+        """Why its head gives no probabilities, by which ``auto`` chooses."""
+        return self._trial("try_head")
+
+    def _trial(self, step: str) -> str | None:
+        """Why a step of the stream fails without weights."""
+        import torch
 
         from whet.quant.stream import LayerStream
 
         try:
             stream = LayerStream(self.folder, _TRIAL, self.architecture, torch.device("meta"))
-            stream.try_layers(self.headers)
+            getattr(stream, step)(self.headers)
         except QuantizationError as error:
             return str(error.args[0])
         return None
@@ -66,7 +75,11 @@ class Source:
         return None
 
     def require_suitable(self, recipe: RecipeSpec) -> None:
-        """``QuantizationError`` where the recipe needs what the checkpoint does not give."""
+        """``QuantizationError`` where the recipe needs what the checkpoint does not give.
+
+        ``CheckpointError`` where the tensors are not those of its model in transformers.
+        """
+        _ = self.architecture.head or self.unmeasured
         dtypes = (self.config.get("dtype"), self.config.get("torch_dtype"))
         if recipe.scheme == "W4A8_FP8" and "float16" in dtypes:
             raise QuantizationError(
@@ -86,6 +99,8 @@ class Source:
             require_groups(self.shapes, architecture.linears, recipe.group_size)
         if needed and self.unmeasured is not None:
             raise self._refusal(needed, "the inputs", self.unmeasured)
+        if recipe.method == "auto" and self.unjudged is not None:
+            raise self._refusal(needed, "the output", self.unjudged)
 
     def _refusal(self, what: str, needed: str, why: str, instead: str = "") -> QuantizationError:
         return QuantizationError(

@@ -31,9 +31,12 @@ class InitOptions:
     draft: str | None = None
     """Draft model with the same tokenizer. Default: none."""
 
-    def refuse_gguf(self) -> None:
-        """Raise ``CheckpointError`` for a model that is given as GGUF."""
+    def require_models(self) -> None:
+        """Raise ``CheckpointError`` for GGUF, and for a folder that is there and cannot be read."""
+        from whet.checkpoint import read_facts
         from whet.checkpoint.files import refuse_gguf
 
         for ref in filter(None, (self.model, self.draft)):
             refuse_gguf(ref)
+            if (folder := Path(ref).expanduser()).is_dir():
+                read_facts(folder, tokenizer=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from whet.checkpoint import locate
+from whet.checkpoint import locate, read_facts
 from whet.core.errors import QuantizationError
 from whet.core.protocols import Observer
 from whet.core.records.quant import QuantizedCheckpoint
@@ -28,6 +28,7 @@ def quantize_single(
     recipe = options.recipe_spec()
     observer.stage("quantize", recipe.title)
     folder = locate(model)
+    read_facts(folder)  # a damaged checkpoint is no matter of the recipe
     if (problem := recipe_problem(folder, recipe)) is not None:
         raise QuantizationError(problem)
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:

@@ -95,10 +95,8 @@ def _require_known_claims(facts: Facts, resolved: Resolved) -> None:
 
 
 def _room_problems(facts: Facts) -> Iterator[Problem]:
-    """Yield whether built-in system prompts leave no room for a user turn."""
+    """Yield whether the chat template refuses built-in chats, or they leave no room for a turn."""
     spec = facts.spec
-    if spec.workload.max_input_tokens is None:
-        return
     size = Load.at(spec.load.concurrency[0])
     draw = Draw(requests=spec.load.requests(size), load=size, trial=0, block_size=1)
     variables = spec.model.variables
