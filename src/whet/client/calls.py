@@ -17,6 +17,13 @@ _OPTIONAL: Final = (
     *("tools", "chat_template_kwargs", "cache_salt"),
 )
 """Fields that a body can be without."""
+_FIXED: Final[Mapping[str, tuple[object, ...]]] = {
+    "stream": (True,),
+    **dict.fromkeys(("n", "best_of"), (1, None)),
+    **dict.fromkeys(("echo", "use_beam_search"), (False, None)),
+    **dict.fromkeys(("model", "prompt", "messages", "prompt_logprobs"), (None,)),
+}
+"""Fields with which an answer would not be one stream of new tokens, and the values that may be."""
 _LONGEST: Final = 128
 _REFUSED: Final = ("http_400", "http_422")
 COMPLETIONS = "/v1/completions"
@@ -100,7 +107,8 @@ class CompletionCall:
 def body_fields(text: str, what: str) -> dict[str, Any]:
     """Return the fields of a JSON object for ``CompletionCall.extra``: null leaves one out.
 
-    ``what`` names the option in the ``UsageError`` for another text.
+    ``what`` names the option in the ``UsageError`` for another text, or for a field with which an
+    answer is no single stream.
     """
     try:
         fields = json_value(text, real=finite)
@@ -108,6 +116,12 @@ def body_fields(text: str, what: str) -> dict[str, Any]:
         raise UsageError(f"{what} is not valid JSON", fix="quote it for the shell") from error
     if not isinstance(fields, dict):
         raise UsageError(f'{what} must be a JSON object, such as {{"top_k": 20}}')
+    for name in fields.keys() & _FIXED.keys():
+        if fields[name] not in _FIXED[name]:
+            raise UsageError(
+                f"{what} sets {name}: one stream of new tokens is measured for each request",
+                fix=f"leave {name} out",
+            )
     return fields
 
 
@@ -116,8 +130,8 @@ def without_refused(failures: Iterable[tuple[str, str]]) -> dict[str, int | None
 
     ``failures`` are the words of failed requests, and what the server said.
     """
-    said = " ".join(detail for word, detail in failures if word in _REFUSED)
-    named = (name for name in _OPTIONAL if re.search(rf"\b{name}\b", said))
+    answers = " ".join(detail for word, detail in failures if word in _REFUSED)
+    named = (name for name in _OPTIONAL if re.search(rf"\b{name}\b", answers))
     fields: dict[str, int | None] = dict.fromkeys(named)
     if "max_tokens" in fields:
         fields["max_completion_tokens"] = _LONGEST

@@ -195,9 +195,7 @@ class Run:
     @cached_property
     def decision(self) -> Decision | None:
         """The decision; None before it is made."""
-        if self.store.status("decision", "decision") is None:
-            return None
-        return self._file("decision.json", Decision)
+        return self.store.get("decision", "decision", Decision)
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
