@@ -17,13 +17,11 @@ _OPTIONAL: Final = (
     *("tools", "chat_template_kwargs", "cache_salt"),
 )
 """Fields that a body can be without."""
-_FIXED: Final[Mapping[str, tuple[object, ...]]] = {
-    "stream": (True,),
-    **dict.fromkeys(("n", "best_of"), (1, None)),
-    **dict.fromkeys(("echo", "use_beam_search"), (False, None)),
-    **dict.fromkeys(("model", "prompt", "messages", "prompt_logprobs"), (None,)),
+_FIXED: Final[Mapping[str, object]] = {
+    **{"stream": True, "n": 1, "best_of": 1, "echo": False, "use_beam_search": False},
+    **dict.fromkeys(("model", "prompt", "messages", "prompt_logprobs")),
 }
-"""Fields with which an answer would not be one stream of new tokens, and the values that may be."""
+"""Fields that have to have this value, so that an answer is one stream of new tokens."""
 _LONGEST: Final = 128
 _REFUSED: Final = ("http_400", "http_422")
 COMPLETIONS = "/v1/completions"
@@ -107,8 +105,7 @@ class CompletionCall:
 def body_fields(text: str, what: str) -> dict[str, Any]:
     """Return the fields of a JSON object for ``CompletionCall.extra``: null leaves one out.
 
-    ``what`` names the option in the ``UsageError`` for another text, or for a field with which an
-    answer is no single stream.
+    ``what`` names the option in the ``UsageError`` for another text, or for other traffic.
     """
     try:
         fields = json_value(text, real=finite)
@@ -116,12 +113,9 @@ def body_fields(text: str, what: str) -> dict[str, Any]:
         raise UsageError(f"{what} is not valid JSON", fix="quote it for the shell") from error
     if not isinstance(fields, dict):
         raise UsageError(f'{what} must be a JSON object, such as {{"top_k": 20}}')
-    for name in fields.keys() & _FIXED.keys():
-        if fields[name] not in _FIXED[name]:
-            raise UsageError(
-                f"{what} sets {name}: one stream of new tokens is measured for each request",
-                fix=f"leave {name} out",
-            )
+    if wrong := [name for name, value in fields.items() if _FIXED.get(name, value) != value]:
+        why = "each request is measured as one stream of new tokens, of whet's own prompt"
+        raise UsageError(f"{what} sets {', '.join(wrong)}: {why}", fix="leave it out")
     return fields
 
 

@@ -11,10 +11,7 @@ from whet.client.server_words import error_words, server_words
 from whet.core.outside import json_value
 from whet.core.redact import redact
 
-_BROKEN_FINISH: Final = frozenset(
-    {"error", "abort", "cancelled", "failed", "network_error", "insufficient_system_resource"}
-)
-"""The last two are Zhipu's and DeepSeek's for an answer that was broken off."""
+_BROKEN_FINISH = {"error", "abort", "failed", "network_error", "insufficient_system_resource"}
 _DETAIL_CHARS = 300
 _ERROR: Final = "error"
 _PLAIN: Final = ("", "message")

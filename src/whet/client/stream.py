@@ -127,8 +127,7 @@ def _flaw(exchange: Exchange, outcome: StreamOutcome) -> tuple[str | None, str |
     if not outcome.done:
         return "no_done", f"the stream ended without [DONE]{aside}"
     if outcome.finish_reason is None and outcome.usage is None:
-        why = "neither finish_reason nor usage came, so the answer may be broken off"
-        return "no_finish", f"{why}{aside}"
+        return "no_finish", f"neither finish_reason nor usage came: it may be broken off{aside}"
     return usage_fault(outcome, exchange.limits)
 
 

@@ -138,12 +138,7 @@ def json_text(record: object) -> str:
 
 
 def read_record(
-    path: Path,
-    cls: type[T],
-    *,
-    without: Iterable[str] = (),
-    fix: str = _COPY,
-    sha256: str | None = None,
+    path: Path, cls: type[T], *, without: Iterable[str] = (), fix: str = _COPY, sha256: str = ""
 ) -> T:
     """Return the record of ``cls`` in a file; ``StorageError`` with the fix where it is damaged.
 
@@ -161,7 +156,7 @@ def read_record(
         gone = isinstance(error, FileNotFoundError)
         what = "missing" if gone else "damaged: of another version, or not whole JSON"
         raise StorageError(f"{path} is {what}", fix=fix) from error
-    if sha256 is not None and hashlib.sha256(written).hexdigest() != sha256:
+    if sha256 and hashlib.sha256(written).hexdigest() != sha256:
         raise StorageError(f"{path} was changed after whet had written it", fix=fix)
     return record
 
@@ -212,12 +207,11 @@ def sync_to_disk(path: Path) -> None:
 class RunStore:
     """One run directory, opened by one process at a time.
 
-    ``put``/``get`` keep records under ``<kind>/<key>.json``, the decision in ``decision.json``;
-    ``status`` is the journal's last word on a key: ``complete``, ``failed`` or absent. ``failed``
-    is not finished. The journal has the sha256 of each record; a file that was changed since is
-    refused. Runs of older versions have none. A record that was read stays in memory until it is
-    stored again, so that each file is parsed once. Threads may store records of different keys at
-    the same time.
+    ``put``/``get`` keep records under ``<kind>/<key>.json``; ``status`` is the journal's last word
+    on a key: ``complete``, ``failed`` or absent. ``failed`` is not finished. A file that was
+    changed by hand is refused, by the sha256 of its line (older runs have none). A record that was
+    read stays in memory until it is stored again, so that each file is parsed once. Threads may
+    store records of different keys at the same time.
     """
 
     def __init__(self, root: Path) -> None:
@@ -269,34 +263,24 @@ class RunStore:
         return inside(self.root, *parts)
 
     def put(self, kind: str, key: str, record: object, *, status: str = "complete") -> None:
-        """Store a record whole and journal it.
-
-        A line without a sha256 comes before another record under the same key: a kill between the
-        two files leaves a record that is read.
-        """
+        """Store a record whole and journal it."""
         self._records.pop((kind, key), None)
         text = json_text(record).encode(errors="replace")
-        digest = hashlib.sha256(text).hexdigest()
-        if self._sha256(kind, key) not in (None, digest):
-            self.note(kind, key, status=str(self.status(kind, key)), reason=self.reason(kind, key))
+        digest, before = hashlib.sha256(text).hexdigest(), self._journal.get((kind, key), {})
+        if before.get("sha256", digest) != digest:  # a kill before the last line spoils nothing
+            self._log(kind, key, before | {"sha256": None})
         write_atomic(self._place(kind, key), text)
-        self.note(kind, key, status=status, sha256=digest)
+        self._log(kind, key, {"status": status, "reason": None, "sha256": digest})
         if self.listener is not None:
             self.listener(kind, key, record)
 
-    def note(
-        self,
-        kind: str,
-        key: str,
-        *,
-        status: str,
-        reason: str | None = None,
-        sha256: str | None = None,
-    ) -> None:
+    def note(self, kind: str, key: str, *, status: str, reason: str | None = None) -> None:
         """Journal the status of a key whose data, if any, is stored elsewhere."""
         why = None if reason is None else redact(reason)
-        entry = {"at": time.time(), "kind": kind, "key": key, "status": status, "reason": why}
-        entry |= {} if sha256 is None else {"sha256": sha256}
+        self._log(kind, key, {"status": status, "reason": why})
+
+    def _log(self, kind: str, key: str, values: Mapping[str, Any]) -> None:
+        entry = {"at": time.time(), "kind": kind, "key": key, **values}
         with self._writing:
             append_line(self.path("journal.jsonl"), entry)
         self._journal[kind, key] = entry
@@ -306,18 +290,15 @@ class RunStore:
         record = self._records.get((kind, key))
         if isinstance(record, cls):
             return record
-        path, digest = self._place(kind, key), self._sha256(kind, key)
-        measured = kind in _MEASURED and digest is not None
-        if self.status(kind, key) is None or not (measured or os.path.lexists(path)):
+        path, entry = self._place(kind, key), self._journal.get((kind, key), {})
+        digest = entry.get("sha256") or ""
+        if not entry or not (os.path.lexists(path) or (digest and kind == "trials")):
             return None
         self._records[kind, key] = record = read_record(path, cls, sha256=digest)
         return record
 
     def _place(self, kind: str, key: str) -> Path:
         return self.path("decision.json") if kind == "decision" else self.path(kind, f"{key}.json")
-
-    def _sha256(self, kind: str, key: str) -> str | None:
-        return self._journal.get((kind, key), {}).get("sha256")
 
     def all(self, kind: str, cls: type[T]) -> list[T]:
         """Every stored record of a kind, in the order in which keys were first journalled."""

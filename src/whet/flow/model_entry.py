@@ -17,9 +17,8 @@ _LISTED: Final = 20
 def model_entry(url: str, model: str | None, flag: str = "--model") -> dict[str, Any]:
     """Return the entry of ``/v1/models`` for ``model``, or the only one.
 
-    ``flag`` is the option that names the model; a server without a list is believed to have it.
-    Raises ``UsageError`` where the server has no such model, ``MeasurementError`` where it has no
-    list and ``model`` is None, and as ``get_text``.
+    ``flag`` is the option that names the model, which a server without a list is taken to have.
+    Raises ``UsageError`` for a model not listed, ``MeasurementError`` for no list; as ``get_text``.
     """
     page = Endpoint.parse(url).url_of("/v1/models")
     try:
