@@ -17,6 +17,7 @@ import yaml
 from tests.cli.stage import Whet
 from tests.cli.test_privacy import MARK, write_run
 from tests.flow.stage import FakeEngine
+from tests.older_run import forget_hashes
 from whet.core.errors import StorageError
 from whet.core.run import Run
 from whet.core.store import RunStore, write_json
@@ -34,6 +35,7 @@ def change(path: Path, **values: Any) -> None:
 
 def plant(root: Path) -> None:
     """Put the word where engines, servers and answers may have left it."""
+    forget_hashes(root)
     start = next((root / "starts").glob("*.json"))
     change(start, canary_text=f"{WORD} says")
     facts = next((root / "facts").glob("*.json"))

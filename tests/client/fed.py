@@ -14,7 +14,7 @@ from whet.core.records.load import RequestEvent
 LIMITS = CompletionCall(prompt_token_ids=(1, 2, 3), max_tokens=16, ignore_eos=True).limits
 WORDS = {
     None, "reset", "bad_http", "too_large", "wrong_content_type", "sse_error", "bad_chunk",
-    "no_tokens", "no_done", "bad_usage", "usage_mismatch",
+    "no_tokens", "no_done", "no_finish", "bad_usage", "usage_mismatch",
 }  # fmt: skip
 
 

@@ -33,6 +33,16 @@ from whet.core.errors import UsageError
             "/v1beta/openai/metrics",
         ),
         ("http://[fe80::1%25eth0]:1/v1", "/v1/models", "/metrics"),
+        (
+            "http://h:1/openai/deployments/d/chat/completions?api-version=2024-10-21",
+            "/openai/deployments/d/models?api-version=2024-10-21",
+            "/openai/deployments/d/metrics?api-version=2024-10-21",
+        ),
+        (
+            "http://h:1/openai/v1/?api-version=preview",
+            "/openai/v1/models?api-version=preview",
+            "/openai/metrics?api-version=preview",
+        ),
     ],
 )
 def test_pages_of_a_base_url(url: str, models: str, metrics: str) -> None:

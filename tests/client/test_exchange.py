@@ -24,7 +24,8 @@ JUNK = (b"\x00\x01junk", b"H", b"HTTP/1.1 200 OK\r\nContent-Le", b"}}\n")
 
 def stream(words: str, trailer: bytes = b"") -> bytes:
     """A whole answer: one event with ``words``, chunked."""
-    body = f'data: {{"choices":[{{"index":0,"text":"{words}"}}]}}\n\ndata: [DONE]\n\n'.encode()
+    choice = f'{{"index":0,"text":"{words}","finish_reason":"stop"}}'
+    body = f'data: {{"choices":[{choice}]}}\n\ndata: [DONE]\n\n'.encode()
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked"
     return head + b"\r\n\r\n%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailer)
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.client.answers import read, read_bytes, text, usage
 
 WORDS = {
-    "bad_chunk", "bad_usage", "no_tokens", "no_done", "sse_error", "usage_mismatch", None,
+    "bad_chunk", "bad_usage", "no_tokens", "no_done", "no_finish", "sse_error",
+    "usage_mismatch", None,
 }  # fmt: skip
 WORDS_OF_A_CHUNK = """
     choices usage delta text content reasoning_content reasoning tool_calls function name arguments

@@ -32,6 +32,7 @@ from whet.client import (
     scrape,
     wire,
 )
+from whet.client.calls import body_fields
 from whet.client.counters import info_labels, parse_buckets
 from whet.core.errors import EngineLostError, MeasurementError, UsageError
 from whet.engines.probe import NoAnswer, generate_canary
@@ -183,6 +184,45 @@ def test_a_page_that_is_not_json_is_an_error_of_one_kind(body: bytes) -> None:
             generate_canary(url, "m", timeout_s=5)
 
 
+@pytest.mark.parametrize("status", [403, 404, 405, 501])
+def test_a_server_without_a_list_has_the_model_that_is_named(status: int) -> None:
+    refusal = page(b"{}", status=b"%d X" % status)
+    with answering(lambda _: refusal) as (url, _):
+        assert model_entry(url, "gpt") == {"id": "gpt"}
+        with pytest.raises(HttpError, match=f"answered HTTP {status}"):
+            model_entry(url, None)
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+def test_a_list_that_is_refused_or_late_is_an_error(status: int) -> None:
+    refusal = page(b"{}", status=b"%d X" % status)
+    with (
+        answering(lambda _: refusal) as (url, _),
+        pytest.raises((HttpError, UsageError), match=str(status)),
+    ):
+        model_entry(url, "gpt")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 2}, {"n": None}, {"best_of": 2}, {"stream": False}, {"stream": None}, {"echo": True},
+        {"use_beam_search": True}, {"prompt_logprobs": 1}, {"model": "x"}, {"prompt": "a"},
+        {"messages": []},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("what", ["--extra-body", "engine.args.extra_body"])
+def test_fields_of_other_traffic_are_refused(fields: dict[str, object], what: str) -> None:
+    with pytest.raises(UsageError, match=f"^{what} sets {next(iter(fields))}: .* one stream"):
+        body_fields(json.dumps({"top_k": 5} | fields), what)
+
+
+def test_fields_that_leave_one_stream_are_sent() -> None:
+    fields = {"n": 1, "best_of": 1, "stream": True, "echo": False, "model": None, "logprobs": 1}
+    fields |= {"stream_options": None, "temperature": 0.5, "return_token_ids": True}
+    assert body_fields(json.dumps(fields), "--extra-body") == fields
+
+
 def test_a_compressed_page_is_named() -> None:
     with (
         answering(lambda _: page(b"\x1f\x8b\x08", b"Content-Encoding: gzip")) as (url, _),
@@ -279,7 +319,10 @@ def test_a_base_url_is_understood_with_and_without_v1(
         ("http://h:1 ", "other characters as %XX"),
         ("http://h\n:1", "other characters as %XX"),
         ("http://b\u00fccher.example", "its ASCII form"),
-        ("http://h/v1?api-version=1", "query"),
+        ("http://h/v1?api-version=1&key=x", "a query .* requests carry only api-version"),
+        ("http://h/v1?key=1", "a server that needs it cannot be measured as it is"),
+        ("http://h/v1?", "query"),
+        ("http://h/v1?api-version=1#a", "fragment"),
         ("http://h/v1#part", "fragment"),
         ("http://bob:hunter2pass@h", "OPENAI_API_KEY"),
         ("http://bob:hunter2/pass@h", "OPENAI_API_KEY"),

@@ -17,7 +17,7 @@ from whet.client.wire import KernelStamped
 from whet.core.records.load import RequestEvent
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-PIECE = b'data: {"choices":[{"index":0,"text":"t"}]}\n\n'
+PIECE = b'data: {"choices":[{"index":0,"text":"t","finish_reason":"stop"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 CHUNK, LAST = (b"%x\r\n%b\r\n" % (len(data), data) for data in (PIECE, DONE))
 WHOLE = HEAD + CHUNK + LAST + b"0\r\n\r\n"

@@ -56,9 +56,11 @@ def test_an_answer_of_an_error_in_place_of_a_stream() -> None:
 
 @pytest.mark.parametrize("after", [b"", b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'])
 def test_an_event_that_is_no_answer_is_told_where_the_answer_is_not_whole(after: bytes) -> None:
-    event = read_bytes(after + b'data: {"detail": "worker died", "code": 7}\n\n')
+    event = read_bytes(after + b'data: {"state": "lost"}\n\n')
     assert event.error == ("no_done" if after else "no_tokens")
-    assert (event.detail or "").endswith("; the server said: worker died")
+    assert (event.detail or "").endswith('; the server said: {"state": "lost"}')
+    event = read_bytes(after + b'data: {"detail": "worker died", "code": 7}\n\n')
+    assert (event.error, event.detail) == ("sse_error", "worker died")
 
 
 def test_a_key_that_the_server_repeats_is_redacted_before_it_is_cut() -> None:

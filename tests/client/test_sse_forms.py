@@ -6,10 +6,13 @@ import json
 
 import pytest
 
-from tests.client.answers import read_bytes
+from tests.client.answers import read, read_bytes, text, usage
 from whet.client.sse import read_stream
 
-EVENTS = 'data: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[{"text":"b"}]}\n\ndata: [DONE]\n\n'
+EVENTS = (
+    'data: {"choices":[{"text":"a"}]}\n\n'
+    'data: {"choices":[{"text":"b","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
@@ -149,3 +152,58 @@ def test_an_error_event_has_the_server_s_words(event: str, words: str) -> None:
     outcome = read_stream([1], [(first + event).encode()])
     assert (outcome.texts, outcome.error) == (["a"], "sse_error")
     assert words in (outcome.detail or "")
+
+
+BASE = {"status_code": 1002, "status_msg": "busy"}
+LAST = {"index": 0, "text": "", "finish_reason": "error"}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"detail": "busy"},
+        {"code": 50505, "message": "busy", "data": None},
+        {"error_code": 336100, "error_msg": "busy"},
+        {"errors": [{"message": "busy"}]},
+        {"code": "429", "msg": "busy"},
+        {"base_resp": BASE, "choices": None},
+        {"base_resp": BASE, "choices": None, "usage": {"total_tokens": 0}},
+        {"choices": [], "detail": "busy"},
+        {"choices": [LAST | {"error": {"code": 502, "message": "busy"}}]},
+        {"choices": [LAST | {"error": {"message": "busy"}, "finish_reason": None}]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("after", [[], [usage(1)], [text("", finish_reason="stop")]], ids=str)
+def test_a_stream_that_an_error_breaks_off_is_no_answer(event: object, after: list[object]) -> None:
+    answer = read([text("a"), event, *after])
+    assert (answer.error, answer.detail) == ("sse_error", "busy")
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [{"message": "2 requests before yours"}, text("a"), usage(1)],
+        [text("a", finish_reason="stop"), {"title": "About a"}],
+        [text("a"), text("", finish_reason="stop"), {"base_resp": {"status_msg": "success"}}],
+        [{"choices": [], "prompt_filter_results": []}, text("a", finish_reason="stop")],
+        [{"type": "message_start", "message": {"role": "assistant"}}, text("a"), usage(1)],
+    ],
+)
+def test_words_before_the_output_or_after_its_end_are_no_error(events: list[object]) -> None:
+    assert read(events).error is None
+
+
+@pytest.mark.parametrize("reason", ["error", "abort", "network_error", "failed"])
+def test_a_reason_that_is_a_failure(reason: str) -> None:
+    answer = read([text("a", finish_reason=reason), usage(1)])
+    assert (answer.error, reason in (answer.detail or "")) == ("sse_error", True)
+
+
+@pytest.mark.parametrize("reason", [None, ""])
+def test_a_stream_with_neither_finish_reason_nor_usage(reason: str | None) -> None:
+    cut = read([text("a", finish_reason=reason), {"code": 7}])
+    assert cut.error == "no_finish"
+    assert (cut.detail or "").endswith('; the server said: {"code": 7}')
+    assert read([text("a", finish_reason=reason), usage(1)]).error is None
+    assert read([text("a"), text("", finish_reason="length")]).error is None

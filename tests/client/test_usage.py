@@ -47,7 +47,7 @@ def test_more_tokens_than_the_text_can_hold() -> None:
             id="declared hidden reasoning",
         ),
         pytest.param([text("a"), usage(None)], id="no count"),
-        pytest.param([text("a"), {"choices": [], "usage": None}], id="no usage"),
+        pytest.param([text("a", finish_reason="stop"), {"usage": None}], id="no usage"),
     ],
 )
 def test_a_count_that_may_be_right(events: list[object]) -> None:

@@ -118,7 +118,8 @@ def test_an_end_too_soon_is_the_same_word_on_both(
 @linux_only
 def test_a_server_that_closes_its_half_ends_an_answer_without_a_length() -> None:
     """HTTP/1.0 style: the body lasts until the server shuts its side down."""
-    body = b'data: {"choices":[{"index":0,"text":"t"}]}\n\ndata: [DONE]\n\n'
+    choice = b'{"index":0,"text":"t","finish_reason":"stop"}'
+    body = b'data: {"choices":[%b]}\n\ndata: [DONE]\n\n' % choice
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.older_run import forget_hashes
 from whet.core.errors import StorageError, UsageError
 from whet.core.outside import read_json
 from whet.core.records.summary import Estimate
@@ -307,3 +308,89 @@ def test_a_run_that_is_moved_is_not_made_anew(tmp_path: Path) -> None:
         (tmp_path / "moved").rename(root)
         store.put("cells", "b", estimate(1))
     assert store.get("cells", "a", Estimate) == estimate(1), "a closed run is still read"
+
+
+def rewrite(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("kind", ["trials", "cells", "quality", "verdicts", "decision"])
+@pytest.mark.parametrize("edit", [("1.5", "15.0"), ("\n}", "\n }"), ("1.5", "1.50")])
+def test_a_record_that_was_edited_is_named(
+    tmp_path: Path, kind: str, edit: tuple[str, str]
+) -> None:
+    with RunStore.open(tmp_path) as store:
+        store.put(kind, "a", estimate(1.5))
+    path = tmp_path / ("decision.json" if kind == "decision" else f"{kind}/a.json")
+    rewrite(path, *edit)
+    told = rf"{path.name} was changed after whet had written it; put it back from a copy"
+    with pytest.raises(StorageError, match=told):
+        RunStore.read(tmp_path).all(kind, Estimate)
+    with (
+        RunStore.open(tmp_path, resume=True) as store,
+        pytest.raises(StorageError, match=told),
+    ):
+        store.get(kind, "a", Estimate)
+
+
+def test_a_record_in_the_place_of_another_is_named(tmp_path: Path) -> None:
+    with RunStore.open(tmp_path) as store:
+        store.put("trials", "a", estimate(1))
+        store.put("trials", "b", estimate(2))
+    (tmp_path / "trials" / "b.json").write_bytes((tmp_path / "trials" / "a.json").read_bytes())
+    with pytest.raises(StorageError, match=r"b\.json was changed"):
+        RunStore.read(tmp_path).all("trials", Estimate)
+
+
+def test_a_trial_that_was_removed_is_named(tmp_path: Path) -> None:
+    with RunStore.open(tmp_path) as store:
+        store.put("trials", "a", estimate(1))
+        store.note("quality", "a", status="failed", reason="no answer")
+    (tmp_path / "trials" / "a.json").unlink()
+    again = RunStore.read(tmp_path)
+    with pytest.raises(StorageError, match=r"a\.json is missing"):
+        again.get("trials", "a", Estimate)
+    assert again.get("quality", "a", Estimate) is None, "a failure has no record"
+
+
+def test_a_run_of_an_older_version_is_read_unchecked(tmp_path: Path) -> None:
+    with RunStore.open(tmp_path) as store:
+        store.put("trials", "a", estimate(1.5))
+    forget_hashes(tmp_path)
+    rewrite(tmp_path / "trials" / "a.json", "1.5", "2.5")
+    assert RunStore.read(tmp_path).get("trials", "a", Estimate) == estimate(2.5)
+
+
+@pytest.mark.parametrize("at", ["before the record", "before its line"])
+def test_a_kill_while_a_record_is_replaced_spoils_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    def killed(path: Path, data: bytes) -> None:
+        if at == "before its line":
+            write_atomic(path, data)
+        raise KeyboardInterrupt
+
+    with RunStore.open(tmp_path) as store:
+        store.put("trials", "a", estimate(1), status="failed")
+        monkeypatch.setattr("whet.core.store.write_atomic", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.put("trials", "a", estimate(2))
+    monkeypatch.undo()
+    with RunStore.open(tmp_path, resume=True) as store:
+        assert not store.done("trials", "a")
+        stored = store.get("trials", "a", Estimate)
+        assert stored == estimate(2 if at == "before its line" else 1)
+        store.put("trials", "a", estimate(3))
+    rewrite(tmp_path / "trials" / "a.json", "3", "4")
+    with pytest.raises(StorageError, match="was changed"):
+        RunStore.read(tmp_path).get("trials", "a", Estimate)
+
+
+def test_a_record_that_is_replaced_on_purpose_is_read(tmp_path: Path) -> None:
+    with RunStore.open(tmp_path) as store:
+        for value in (1, 2, 2):
+            store.put("cells", "a", estimate(value))
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 4
+    assert RunStore.read(tmp_path).get("cells", "a", Estimate) == estimate(2)

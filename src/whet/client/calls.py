@@ -17,6 +17,11 @@ _OPTIONAL: Final = (
     *("tools", "chat_template_kwargs", "cache_salt"),
 )
 """Fields that a body can be without."""
+_FIXED: Final[Mapping[str, object]] = {
+    **{"stream": True, "n": 1, "best_of": 1, "echo": False, "use_beam_search": False},
+    **dict.fromkeys(("model", "prompt", "messages", "prompt_logprobs")),
+}
+"""Fields that have to have this value, so that an answer is one stream of new tokens."""
 _LONGEST: Final = 128
 _REFUSED: Final = ("http_400", "http_422")
 COMPLETIONS = "/v1/completions"
@@ -100,7 +105,7 @@ class CompletionCall:
 def body_fields(text: str, what: str) -> dict[str, Any]:
     """Return the fields of a JSON object for ``CompletionCall.extra``: null leaves one out.
 
-    ``what`` names the option in the ``UsageError`` for another text.
+    ``what`` names the option in the ``UsageError`` for another text, or for other traffic.
     """
     try:
         fields = json_value(text, real=finite)
@@ -108,6 +113,9 @@ def body_fields(text: str, what: str) -> dict[str, Any]:
         raise UsageError(f"{what} is not valid JSON", fix="quote it for the shell") from error
     if not isinstance(fields, dict):
         raise UsageError(f'{what} must be a JSON object, such as {{"top_k": 20}}')
+    if wrong := [name for name, value in fields.items() if _FIXED.get(name, value) != value]:
+        why = "each request is measured as one stream of new tokens, of whet's own prompt"
+        raise UsageError(f"{what} sets {', '.join(wrong)}: {why}", fix="leave it out")
     return fields
 
 
@@ -116,8 +124,8 @@ def without_refused(failures: Iterable[tuple[str, str]]) -> dict[str, int | None
 
     ``failures`` are the words of failed requests, and the server's words with each.
     """
-    details = " ".join(detail for word, detail in failures if word in _REFUSED)
-    named = (name for name in _OPTIONAL if re.search(rf"\b{name}\b", details))
+    answers = " ".join(detail for word, detail in failures if word in _REFUSED)
+    named = (name for name in _OPTIONAL if re.search(rf"\b{name}\b", answers))
     fields: dict[str, int | None] = dict.fromkeys(named)
     if "max_tokens" in fields:
         fields["max_completion_tokens"] = _LONGEST

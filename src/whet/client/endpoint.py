@@ -36,7 +36,8 @@ INSECURE_VARIABLE = "WHET_INSECURE_TLS"
 class Endpoint:
     """A base URL in parts. ``prefix`` is the path below which ``root`` and ``/metrics`` lie.
 
-    ``root`` is the path of the API: ``/v1``, or what the URL has in its place.
+    ``root`` is the path of the API: ``/v1``, or what the URL has in its place. ``query`` follows
+    each path: Azure's ``?api-version=…``.
     """
 
     host: str
@@ -44,6 +45,7 @@ class Endpoint:
     tls: bool
     prefix: str
     root: str = _ROOT
+    query: str = ""
     api_key: str | None = field(default=None, repr=False)
     extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -63,6 +65,7 @@ class Endpoint:
             tls=parts.scheme == "https",
             prefix=prefix,
             root=root,
+            query=f"?{parts.query}" if parts.query else "",
             api_key=_environment_key(),
             extra_headers=_environment_headers(),
         )
@@ -71,7 +74,7 @@ class Endpoint:
     def url(self) -> str:
         """The base URL, without the key; ``parse`` reads the same endpoint from it."""
         root = {_ROOT: "", "": "/completions"}.get(self.root, self.root)
-        return f"{self._origin()}{self.prefix}{root}"
+        return f"{self._origin()}{self.prefix}{root}{self.query}"
 
     def url_of(self, path: str) -> str:
         """Return the URL of a page, for messages."""
@@ -80,8 +83,8 @@ class Endpoint:
     def path(self, path: str) -> str:
         """Where the server has ``/v1/models`` or ``/metrics``."""
         if path.startswith(f"{_ROOT}/"):
-            return self.prefix + self.root + path.removeprefix(_ROOT)
-        return self.prefix + path
+            path = self.root + path.removeprefix(_ROOT)
+        return self.prefix + path + self.query
 
     def headers(self) -> dict[str, str]:
         """What every request carries."""

@@ -13,7 +13,7 @@ _SHOWN: Final = 300
 _READ: Final = 65536
 _KEYS: Final = (
     *("error", "errors", "message", "msg", "detail", "details", "description", "reason", "title"),
-    "error_msg",
+    *("error_msg", "status_msg", "base_resp"),
 )
 """Where servers write a message; the first that has one is taken."""
 
@@ -21,17 +21,18 @@ _KEYS: Final = (
 def server_words(text: str) -> str:
     """Return the message of an error in JSON, whatever its form, or ``text`` itself."""
     try:
-        return _words(json_value(text)) or text
+        return error_words(json_value(text)) or text
     except ValueError:
         return text
 
 
-def _words(value: Any) -> str:
+def error_words(value: Any) -> str:
+    """Return the message in the JSON value of an error; empty where it has none."""
     if isinstance(value, list):
-        return "; ".join(filter(None, map(_words, value)))
+        return "; ".join(filter(None, map(error_words, value)))
     if not isinstance(value, dict):
         return value if isinstance(value, str) else ""
-    words = next(filter(None, (_words(value.get(key)) for key in _KEYS)), "")
+    words = next(filter(None, (error_words(value.get(key)) for key in _KEYS)), "")
     place = value.get("loc") or value.get("param")  # the field that FastAPI or OpenAI refuses
     where = ".".join(map(str, place)) if isinstance(place, list) else place
     named = isinstance(where, str) and words and where not in words

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from whet.client.server_words import server_words
+from whet.client.server_words import error_words, server_words
 from whet.core.outside import json_value
 from whet.core.redact import redact
 
-_BROKEN_FINISH = {"error", "abort"}
+_BROKEN_FINISH = {"error", "abort", "failed", "network_error", "insufficient_system_resource"}
 _DETAIL_CHARS = 300
 _ERROR: Final = "error"
 _PLAIN: Final = ("", "message")
@@ -27,7 +27,8 @@ class StreamOutcome:
 
     ``tool_chunks`` counts those that carry a part of a tool call, ``silent_chunks`` the events
     with a choice but no output. ``token_ids`` counts the ids that the server sent with the text.
-    ``aside`` is the last event outside of an answer.
+    ``aside`` is the last event outside of an answer, ``complaint`` the words of an error in such a
+    one, unless output followed it.
     """
 
     chunk_ns: list[int] = field(default_factory=list)
@@ -39,6 +40,7 @@ class StreamOutcome:
     finish_reason: str | None = None
     done: bool = False
     aside: str | None = None
+    complaint: str | None = None
     error: str | None = None
     detail: str | None = None
 
@@ -58,7 +60,8 @@ def read_stream(arrivals: Sequence[int], parts: Sequence[bytes]) -> StreamOutcom
     Bytes are joined before they are decoded, so a character cut in two by the network is whole
     again; bytes that are not UTF-8 at all become U+FFFD. An event that is not JSON, or has a value
     of another type than the protocol's, fails the stream with ``bad_chunk``; nothing is raised.
-    An event with a name (``ping``) that is not JSON is a heartbeat.
+    An event with a name (``ping``) that is not JSON is a heartbeat. An event without a choice but
+    with an error's words is an error if the answer is not finished and no output follows.
     """
     outcome = StreamOutcome()
     for at_ns, kind, payload in _events(_lines(arrivals, parts)):
@@ -71,6 +74,8 @@ def read_stream(arrivals: Sequence[int], parts: Sequence[bytes]) -> StreamOutcom
             outcome.fail("bad_chunk", f"{error}: {payload}")
         if outcome.done or outcome.error is not None:
             break
+    if outcome.complaint:
+        outcome.fail("sse_error", outcome.complaint)
     return outcome
 
 
@@ -135,10 +140,13 @@ def _read_event(outcome: StreamOutcome, at_ns: int, payload: str) -> None:
     if event.get("error") or "error" in (event.get("object"), event.get("type")):
         outcome.fail("sse_error", server_words(payload))
         return
-    if not event.keys() & _ANSWER:
+    choices = _typed(event, "choices", list) or ()
+    if not choices and outcome.finish_reason is None:
+        outcome.complaint = error_words(event) or outcome.complaint
+    if not any(map(event.get, _ANSWER)):
         outcome.aside = server_words(payload)
     outcome.usage = _typed(event, "usage", dict) or outcome.usage
-    for choice in _typed(event, "choices", list) or ():
+    for choice in choices:
         if not isinstance(choice, dict):
             raise _Misfit("a choice is not an object")
         if choice.get("index") not in (None, 0):
@@ -152,16 +160,17 @@ def _read_choice(outcome: StreamOutcome, at_ns: int, choice: dict[str, Any]) -> 
     text = (_typed(choice, "text", str) or "") if delta is None else _written(delta) + call
     outcome.token_ids += len(_typed(choice, "token_ids", list) or ())
     if text:
+        outcome.complaint = None
         outcome.chunk_ns.append(at_ns)
         outcome.texts.append(text)
         outcome.tool_chunks += bool(call)
     else:
         outcome.silent_chunks += 1
-    reason = _typed(choice, "finish_reason", str)
-    if reason is not None:
-        outcome.finish_reason = reason
-        if reason in _BROKEN_FINISH:
-            outcome.fail("sse_error", f"the server ended the request with finish_reason {reason!r}")
+    reason = _typed(choice, "finish_reason", str) or None  # older Ollama: empty in each chunk
+    outcome.finish_reason = reason or outcome.finish_reason
+    if reason in _BROKEN_FINISH or choice.get("error"):
+        plain = f"the server ended the request with finish_reason {reason!r}"
+        outcome.fail("sse_error", error_words(choice) or plain)
 
 
 def _written(delta: Mapping[str, Any]) -> str:

@@ -72,7 +72,7 @@ def read_event(exchange: Exchange, *, origin_ns: int) -> RequestEvent:
 
     Words: ``connect``, ``reset``, ``timeout``, ``too_large``, ``bad_http``, ``http_<status>``,
     ``wrong_content_type``, ``sse_error``, ``bad_chunk``, ``no_tokens``, ``no_done``,
-    ``bad_usage``, ``usage_mismatch``, ``aborted`` (by us, before it ended).
+    ``no_finish``, ``bad_usage``, ``usage_mismatch``, ``aborted`` (by us, before it ended).
     """
     streamed = exchange.status == _HTTP_OK and _is_stream(exchange)
     outcome = read_stream(exchange.arrivals, exchange.parts) if streamed else StreamOutcome()
@@ -126,6 +126,8 @@ def _flaw(exchange: Exchange, outcome: StreamOutcome) -> tuple[str | None, str |
         return "no_tokens", f"the stream ended without any output{aside}"
     if not outcome.done:
         return "no_done", f"the stream ended without [DONE]{aside}"
+    if outcome.finish_reason is None and outcome.usage is None:
+        return "no_finish", f"neither finish_reason nor usage came: it may be broken off{aside}"
     return usage_fault(outcome, exchange.limits)
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 from whet.core.errors import StorageError
 from whet.core.format import plural
@@ -32,7 +32,6 @@ from whet.core.spec import Spec
 from whet.core.spec.traffic import REMOVED_KEYS
 from whet.core.store import RunStore, read_record
 
-T = TypeVar("T")
 RESUME_NOTE: Final = "# resume: "
 """Begins the last line of a run's spec.yaml, which has the command that goes on with it."""
 
@@ -79,7 +78,8 @@ class Run:
     @cached_property
     def environment(self) -> Environment | None:
         """The machine and its packages."""
-        return self._file("environment.json", Environment)
+        path = self.store.path("environment.json")
+        return read_record(path, Environment) if os.path.lexists(path) else None
 
     def require_spec(self) -> Spec:
         """The spec. Raises ``StorageError`` if it is missing."""
@@ -195,9 +195,7 @@ class Run:
     @cached_property
     def decision(self) -> Decision | None:
         """The decision; None before it is made."""
-        if self.store.status("decision", "decision") is None:
-            return None
-        return self._file("decision.json", Decision)
+        return self.store.get("decision", "decision", Decision)
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
@@ -381,10 +379,6 @@ class Run:
         lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
         notes = [each for each in lines if each.startswith(RESUME_NOTE)]
         return notes[-1].removeprefix(RESUME_NOTE) if notes else "whet run --resume"
-
-    def _file(self, name: str, cls: type[T]) -> T | None:
-        path = self.store.path(name)
-        return read_record(path, cls) if os.path.lexists(path) else None
 
     def _missing_file(self, name: str) -> NoReturn:
         raise StorageError(

@@ -12,6 +12,7 @@ from whet.core.errors import UsageError
 _SCHEMES = ("http", "https")
 _FORM: Final = "write http://host:port, an IPv6 address in brackets as http://[::1]:8000"
 _UNSENDABLE: Final = re.compile(r"[^!-~]")
+_API_VERSION: Final = re.compile(r"api-version=[\w.-]+")
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _AFTER_BRACKET: Final = re.compile(r"(:\d*)?")
 
@@ -19,8 +20,8 @@ _AFTER_BRACKET: Final = re.compile(r"(:\d*)?")
 def split_server_url(url: str, what: str = "the URL", *, query: bool = False) -> SplitResult:
     """The parts of ``http://host:port/path``. ``what`` names the flag or the key in messages.
 
-    Raises ``UsageError`` for another scheme, a missing host, port 0, a fragment, a query unless
-    ``query`` allows it, and a user name or password, which no message repeats.
+    Raises ``UsageError`` for another scheme, a missing host, port 0, a fragment, a query but
+    Azure's ``api-version`` unless ``query`` allows it, a user name or password (never repeated).
     """
     if "@" in url:
         raise UsageError(
@@ -36,10 +37,10 @@ def split_server_url(url: str, what: str = "the URL", *, query: bool = False) ->
         raise UsageError(f"{what} {url!r} is not a server's URL", fix=_FORM)
     if port == 0:
         raise UsageError(f"{what} {url!r} has port 0", fix="write the port of the server")
-    if "#" in url or ("?" in url and not query):
+    if "#" in url or ("?" in url and not (query or _API_VERSION.fullmatch(parts.query))):
         raise UsageError(
-            f"{what} {url!r} has a query or a fragment, which requests would not carry",
-            fix="leave out everything from '?' or '#' on",
+            f"{what} {url!r} has a query or a fragment, and requests carry only api-version",
+            fix="leave it out; a server that needs it cannot be measured as it is",
         )
     return parts
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import stat
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from whet.core.errors import StorageError
 from whet.core.names import inside
-from whet.core.outside import json_lines, read_bytes, read_json
+from whet.core.outside import finite, json_lines, json_value, read_bytes
 from whet.core.records.codec import decode, encode
 from whet.core.redact import hide_secrets, redact, redact_json, secret_values
 
@@ -136,21 +137,28 @@ def json_text(record: object) -> str:
     return redact_json(json.dumps(plain, indent=1, ensure_ascii=False)) + "\n"
 
 
-def read_record(path: Path, cls: type[T], *, without: Iterable[str] = (), fix: str = _COPY) -> T:
+def read_record(
+    path: Path, cls: type[T], *, without: Iterable[str] = (), fix: str = _COPY, sha256: str = ""
+) -> T:
     """Return the record of ``cls`` in a file; ``StorageError`` with the fix where it is damaged.
 
-    Keys ``section.key`` in ``without`` are left out; those of ``engine`` also in ``engines``.
+    Keys ``section.key`` in ``without`` are left out; those of ``engine`` also in ``engines``. With
+    ``sha256`` a file of other bytes is refused.
     """
     try:
-        data = read_json(path)
+        written = read_bytes(path, regular=True)
+        data = json_value(written, real=finite)
         for section, _, key in (name.partition(".") for name in without):
             for part in (data.get(section, {}), *data.get(f"{section}s", {}).values()):
                 part.pop(key, None)
-        return decode(cls, data)
+        record = decode(cls, data)
     except (OSError, ValueError, KeyError, TypeError) as error:
         gone = isinstance(error, FileNotFoundError)
         what = "missing" if gone else "damaged: of another version, or not whole JSON"
         raise StorageError(f"{path} is {what}", fix=fix) from error
+    if sha256 and hashlib.sha256(written).hexdigest() != sha256:
+        raise StorageError(f"{path} was changed after whet had written it", fix=fix)
+    return record
 
 
 def append_line(path: Path, entry: Mapping[str, object]) -> None:
@@ -200,7 +208,8 @@ class RunStore:
     """One run directory, opened by one process at a time.
 
     ``put``/``get`` keep records under ``<kind>/<key>.json``; ``status`` is the journal's last word
-    on a key: ``complete``, ``failed`` or absent. ``failed`` is not finished. A record that was
+    on a key: ``complete``, ``failed`` or absent. ``failed`` is not finished. A file that was
+    changed by hand is refused, by the sha256 of its line (older runs have none). A record that was
     read stays in memory until it is stored again, so that each file is parsed once. Threads may
     store records of different keys at the same time.
     """
@@ -256,15 +265,22 @@ class RunStore:
     def put(self, kind: str, key: str, record: object, *, status: str = "complete") -> None:
         """Store a record whole and journal it."""
         self._records.pop((kind, key), None)
-        write_json(self.path(kind, f"{key}.json"), record)
-        self.note(kind, key, status=status)
+        text = json_text(record).encode(errors="replace")
+        digest, before = hashlib.sha256(text).hexdigest(), self._journal.get((kind, key), {})
+        if before.get("sha256", digest) != digest:  # a kill before the last line spoils nothing
+            self._log(kind, key, before | {"sha256": None})
+        write_atomic(self._place(kind, key), text)
+        self._log(kind, key, {"status": status, "reason": None, "sha256": digest})
         if self.listener is not None:
             self.listener(kind, key, record)
 
     def note(self, kind: str, key: str, *, status: str, reason: str | None = None) -> None:
         """Journal the status of a key whose data, if any, is stored elsewhere."""
         why = None if reason is None else redact(reason)
-        entry = {"at": time.time(), "kind": kind, "key": key, "status": status, "reason": why}
+        self._log(kind, key, {"status": status, "reason": why})
+
+    def _log(self, kind: str, key: str, values: Mapping[str, Any]) -> None:
+        entry = {"at": time.time(), "kind": kind, "key": key, **values}
         with self._writing:
             append_line(self.path("journal.jsonl"), entry)
         self._journal[kind, key] = entry
@@ -274,11 +290,15 @@ class RunStore:
         record = self._records.get((kind, key))
         if isinstance(record, cls):
             return record
-        path = self.path(kind, f"{key}.json")
-        if self.status(kind, key) is None or not os.path.lexists(path):
+        path, entry = self._place(kind, key), self._journal.get((kind, key), {})
+        digest = entry.get("sha256") or ""
+        if not entry or not (os.path.lexists(path) or (digest and kind == "trials")):
             return None
-        self._records[kind, key] = record = read_record(path, cls)
+        self._records[kind, key] = record = read_record(path, cls, sha256=digest)
         return record
+
+    def _place(self, kind: str, key: str) -> Path:
+        return self.path("decision.json") if kind == "decision" else self.path(kind, f"{key}.json")
 
     def all(self, kind: str, cls: type[T]) -> list[T]:
         """Every stored record of a kind, in the order in which keys were first journalled."""

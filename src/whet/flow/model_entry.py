@@ -10,14 +10,15 @@ from whet.client import Endpoint, HttpError, get_json
 from whet.core.errors import MeasurementError, UsageError
 
 _UNAUTHORIZED: Final = 401
+_NO_LIST: Final = frozenset({403, 404, 405, 410, 501})
 _LISTED: Final = 20
 
 
 def model_entry(url: str, model: str | None, flag: str = "--model") -> dict[str, Any]:
     """Return the entry of ``/v1/models`` for ``model``, or the only one.
 
-    ``flag`` is the option that names the model. Raises ``UsageError`` where the server has no such
-    model, ``MeasurementError`` where it has no list, and as ``get_text``.
+    ``flag`` is the option that names the model, which a server without a list is taken to have.
+    Raises ``UsageError`` for a model not listed, ``MeasurementError`` for no list; as ``get_text``.
     """
     page = Endpoint.parse(url).url_of("/v1/models")
     try:
@@ -28,6 +29,8 @@ def model_entry(url: str, model: str | None, flag: str = "--model") -> dict[str,
             raise UsageError(
                 f"{url} refuses the key (401)", fix="put the right one into OPENAI_API_KEY"
             ) from error
+        if model is not None and error.status in _NO_LIST:
+            return {"id": model}
         raise
     except (ValueError, KeyError, TypeError) as error:
         raise MeasurementError(

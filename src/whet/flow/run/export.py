@@ -207,7 +207,8 @@ def _cleaned(documents: Mapping[str, Any], cleaner: _Cleaner) -> Iterator[tuple[
             plain = json.dumps(cleaner.value(json.loads(document["value"]), folder="./"))
             yield name, _json(cleaner.value(document) | {"value": plain})
         elif name == "journal.jsonl":
-            yield name, b"".join(_json(cleaner.value(each)) + b"\n" for each in document)
+            lines = (x | {"sha256": None} if isinstance(x, dict) else x for x in document)
+            yield name, b"".join(_json(cleaner.value(each)) + b"\n" for each in lines)
         else:
             # Weights of a resolved spec may be a folder, which is ./NAME; NAME alone is a recipe.
             folder = "./" if name == "resolved_spec.json" else ""

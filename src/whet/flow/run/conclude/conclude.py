@@ -27,7 +27,7 @@ from whet.core.records.decision import (
 from whet.core.records.evidence import VerdictSet
 from whet.core.records.quality_checks import DegenerateTraffic
 from whet.core.run import Run
-from whet.core.store import RunStore, write_json
+from whet.core.store import RunStore
 from whet.decision import DecisionInputs, TierInputs, decide
 from whet.decision.choice import TierChoices
 from whet.decision.effects import lever_effects
@@ -63,8 +63,7 @@ def conclude(store: RunStore, observer: Observer) -> Decision:
     summary = summarize_run(run)
     _store_summary(run, summary)
     decision = _with_serve_line(run, with_bottleneck(run, _decide([(run, summary)])))
-    write_json(store.path("decision.json"), decision)
-    store.note("decision", "decision", status="complete")
+    store.put("decision", "decision", decision)
     _write_commands(run, decision)
     return decision
 
