@@ -7,9 +7,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final
 
+from whet.checkpoint.config import read_shape
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import read_headers
-from whet.checkpoint.stored import read_claim
 from whet.core.errors import QuantizationError
 from whet.core.spec import GROUPED, RecipeSpec
 from whet.quant.architecture import (
@@ -61,7 +61,8 @@ class Source:
 
         try:
             stream = LayerStream(self.folder, _TRIAL, self.architecture, torch.device("meta"))
-            getattr(stream, step)(self.headers)
+            shapes = self.shapes.items()
+            getattr(stream, step)({n: torch.empty(shape, device="meta") for n, shape in shapes})
         except QuantizationError as error:
             return str(error.args[0])
         return None
@@ -114,9 +115,7 @@ def recipe_problem(folder: Path, recipe: RecipeSpec) -> str | None:
 
     ``CheckpointError`` for a folder that cannot be read.
     """
-    config = read_json(folder / "config.json")  # ``read_facts`` compares what it says with tensors
-    text = config.get("text_config")
-    if read_claim(folder, config | text if isinstance(text, dict) else config) is not None:
+    if read_shape(folder).claim is not None:  # ``read_facts`` compares it with the tensors
         return (
             "the model is quantized already, and recipes need 16-bit weights; give the 16-bit "
             "checkpoint that it was made of, or leave the recipe out and serve it as stored"
