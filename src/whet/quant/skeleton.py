@@ -120,13 +120,11 @@ class Skeleton:
         )
         info, _ = convert_and_load_state_dict_in_model(self.model, dict(tensors), config)
         path = f"{self._paths[id(layer)]}."
-        stored = {self.name_of(name) for name in tensors}
         for name in sorted(info.missing_keys):
             if name.startswith(path) and (layer is not self.decoder or ".layers." not in name):
-                raise CheckpointError(
-                    f"the checkpoint has no {name}, which its architecture needs",
-                    fix="download it again" if stored & self._tensors.keys() else CONVERT,
-                )
+                known = any(self.name_of(each) in self._tensors for each in tensors)
+                why = f"the checkpoint has no {name}, which its architecture needs"
+                raise CheckpointError(why, fix="download it again" if known else CONVERT)
         for name, form, shape in sorted(info.mismatched_keys):
             why = f"{name} is stored as {list(form)} and config.json says {list(shape)}"
             if form[-2:] == shape[-2:]:

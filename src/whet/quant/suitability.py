@@ -48,11 +48,6 @@ class Source:
         """Why the inputs of its layers cannot be measured; a layer of each kind is tried."""
         return self._trial("try_layers")
 
-    @cached_property
-    def unjudged(self) -> str | None:
-        """Why its head gives no probabilities, by which ``auto`` chooses."""
-        return self._trial("try_head")
-
     def _trial(self, step: str) -> str | None:
         """Why a step of the stream fails without weights."""
         import torch
@@ -100,8 +95,8 @@ class Source:
             require_groups(self.shapes, architecture.linears, recipe.group_size)
         if needed and self.unmeasured is not None:
             raise self._refusal(needed, "the inputs", self.unmeasured)
-        if recipe.method == "auto" and self.unjudged is not None:
-            raise self._refusal(needed, "the output", self.unjudged)
+        if recipe.method == "auto" and (why := self._trial("try_head")) is not None:
+            raise self._refusal(needed, "the output", why)
 
     def _refusal(self, what: str, needed: str, why: str, instead: str = "") -> QuantizationError:
         return QuantizationError(
