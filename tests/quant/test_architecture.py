@@ -124,13 +124,14 @@ def test_what_is_no_decoder_is_refused(names: list[str], words: str) -> None:
         read_architecture({"model_type": "other"}, dict.fromkeys(names, (4, 4)))
 
 
-@pytest.mark.parametrize("router", ["ffn.dispatcher", "ffn.choose.proj", "switch"])
+@pytest.mark.parametrize("router", ["ffn.dispatcher", "ffn.switch"])
 def test_a_router_is_told_by_its_rows_whatever_its_name(router: str) -> None:
     shapes = {
         f"model.layers.0.ffn.specialists.{expert}.{name}.weight": (8, 16)
         for expert in range(4)
         for name in ("w_in", "w_out")
     }
+    shapes["model.layers.0.ffn.shared.w_in.weight"] = (4, 16)  # as wide as there are experts
     left = {f"model.layers.0.{router}.weight": (4, 16), "model.layers.0.ffn.own.weight": (1, 16)}
     architecture = read_architecture({"model_type": "new_moe"}, {**shapes, **left})
     assert architecture.linears == [name.removesuffix(".weight") for name in shapes]

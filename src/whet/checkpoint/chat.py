@@ -45,9 +45,7 @@ _FAULTS: Final = (
     TemplateError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError,
     RecursionError, MemoryError,
 )  # fmt: skip
-_CORRECT: Final = (
-    "correct it in the model's folder (whet prompts takes another with --chat-template FILE)"
-)
+_CORRECT: Final = "correct it in the model's folder (whet prompts has --chat-template FILE)"
 TEMPLATE_REFUSES: Final = "the chat template does not take its messages"
 _RESERVED: Final = frozenset(
     {

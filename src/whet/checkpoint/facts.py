@@ -26,18 +26,10 @@ from whet.core.records.model import ModelFacts, TokenizerIdentity
 TESTBED_KEY: Final = "whet_testbed"
 """The key of config.json that marks a testbed; quantizing copies it."""
 _AGAIN = "download the checkpoint again"
-CONVERT: Final = (
-    "convert the checkpoint to the Hugging Face layout (convert_…_to_hf.py of transformers), or "
-    "give a copy in it"
-)
-_FOREIGN: Final = re.compile(
-    r"^(?:module|_orig_mod|base_model|_fsdp_wrapped_module)\.|^blk\.\d|\.attention\.wq\.|"
-    r"linear_qkv\."
-)
+CONVERT: Final = "convert them (convert_…_to_hf.py of transformers), or give a copy in its layout"
+_FOREIGN: Final = re.compile(r"^(module|_orig_mod|base_model|blk)\.|\.attention\.wq\.|linear_qkv\.")
 """Names by wrappers of torch and peft, llama.cpp, Meta and Megatron."""
-_EMBEDDING: Final = re.compile(
-    r"^(?!.*(?:vision|visual|audio|image|embed_out)).*(?:emb\w*|wte)\.q?weight"
-)
+_EMBEDDING: Final = re.compile(r"^(?!.*(?:vision|visual|audio|image)).*(?:emb\w*|wte)\.q?weight")
 _TIE: Final = (
     "read and write it with transformers, which takes the stored lm_head that is tied to it"
 )
@@ -55,8 +47,7 @@ def read_facts(path: Path, *, tokenizer: bool = True) -> ModelFacts:
     shape = read_shape(path)
     size = TokenizerIdentity(vocab_size=shape.vocab_size)
     headers = read_headers(path)
-    head = "fc.weight" in headers
-    if head and not (path / "tokenizer.json").exists():
+    if "fc.weight" in headers and not (path / "tokenizer.json").exists():
         raise CheckpointError(
             f"{path} is a speculation head without a tokenizer",
             fix="copy its target's tokenizer.json and tokenizer_config.json into it",
@@ -68,7 +59,7 @@ def read_facts(path: Path, *, tokenizer: bool = True) -> ModelFacts:
         hidden=shape.hidden_size,
         experts_per_token=shape.experts_per_token,
     )
-    _require_embeddings(path, shape, headers, head=head)
+    _require_embeddings(path, shape, headers)
     _require_layers(path, shape, inventory)
     tied = _tied(path, shape, inventory)
     stored = with_activations(shape.claim, summarize(inventory))
@@ -112,10 +103,8 @@ def _require_layers(path: Path, shape: ModelShape, inventory: Inventory) -> None
         )
 
 
-def _require_embeddings(
-    path: Path, shape: ModelShape, headers: Mapping[str, TensorHeader], *, head: bool
-) -> None:
-    """Check that there is an input embedding, and its shape; a speculation ``head`` needs none."""
+def _require_embeddings(path: Path, shape: ModelShape, headers: Mapping[str, TensorHeader]) -> None:
+    """Check that there is an input embedding, and its shape; a speculation head needs none."""
     if foreign := next(filter(_FOREIGN.search, headers), None):
         raise CheckpointError(
             f"the tensors of {path} do not have transformers' names ({foreign} first)", fix=CONVERT
@@ -129,7 +118,7 @@ def _require_embeddings(
                 f"{list(expected)} (vocabulary, hidden size)",
                 fix="restore the config.json of these weights",
             )
-    if not head and not any(map(_EMBEDDING.search, headers)):
+    if "fc.weight" not in headers and not any(map(_EMBEDDING.search, headers)):
         tied = shape.tied_embeddings and any(name.endswith("lm_head.weight") for name in headers)
         raise CheckpointError(
             f"{path} has no input embedding (embed_tokens.weight of {list(expected)})",

@@ -285,18 +285,19 @@ def _folded(
 def _left(matrices: Mapping[str, Sequence[int]]) -> list[str]:
     """Routers, gates of one number, and what only looks like a linear: never quantized.
 
-    A router has a row for each of the layer's experts, which are numbered, whatever its name.
+    A router has a row for each of the numbered experts next to it, whatever its name.
     """
     numbers: dict[str, set[str]] = defaultdict(set)
     for numbered in filter(None, map(_NUMBERED.match, matrices)):
         numbers[numbered["of"]].add(numbered["number"])
-    rows = {1, *map(len, numbers.values())}
+    rows = {(of.rpartition(".")[0], len(each)) for of, each in numbers.items()}
     return [
         name
         for name, shape in matrices.items()
         if not _ROUTERS.isdisjoint(parts := name.split("."))
         or parts[-1] in _NOT_LINEAR
-        or (shape[0] in rows and not _NUMBERED.match(name))
+        or shape[0] == 1
+        or (".".join(parts[:-1]), shape[0]) in rows
     ]
 
 

@@ -25,8 +25,6 @@ FAULTS: Final = (
     RuntimeError,
 )
 """What code of transformers raises for a model that it cannot build or run here."""
-_AGAIN: Final = "download the checkpoint again"
-_NEEDED: Final = ", which its architecture needs"
 
 
 class Skeleton:
@@ -104,10 +102,7 @@ class Skeleton:
     def embedding_of(self, tensors: Iterable[str]) -> str:
         """The tensor of the checkpoint that is the input embedding."""
         name = f"{self._paths[id(self.embedding)]}.weight"
-        for tensor in tensors:
-            if self.name_of(tensor) == name:
-                return tensor
-        raise CheckpointError(f"the checkpoint has no {name}{_NEEDED}", fix=_AGAIN)
+        return next(tensor for tensor in tensors if self.name_of(tensor) == name)
 
     def load(
         self, tensors: Mapping[str, Tensor], layer: nn.Module, device: torch.device
@@ -125,11 +120,11 @@ class Skeleton:
         )
         info, _ = convert_and_load_state_dict_in_model(self.model, dict(tensors), config)
         path = f"{self._paths[id(layer)]}."
-        stored = {self.name_of(name) for name in tensors}
         for name in sorted(info.missing_keys):
             if name.startswith(path) and (layer is not self.decoder or ".layers." not in name):
-                fix = _AGAIN if stored & self._tensors.keys() else CONVERT
-                raise CheckpointError(f"the checkpoint has no {name}{_NEEDED}", fix=fix)
+                known = any(self.name_of(each) in self._tensors for each in tensors)
+                why = f"the checkpoint has no {name}, which its architecture needs"
+                raise CheckpointError(why, fix="download it again" if known else CONVERT)
         for name, form, shape in sorted(info.mismatched_keys):
             why = f"{name} is stored as {list(form)} and config.json says {list(shape)}"
             if form[-2:] == shape[-2:]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_map_only
 
-from whet.checkpoint.headers import TensorHeader
 from whet.core.errors import QuantizationError
 from whet.quant.architecture import CACHED, Architecture
 from whet.quant.gram import InputMeter, InputStats
@@ -140,34 +139,34 @@ class LayerStream:
         )
 
     @torch.no_grad()
-    def try_head(self, headers: Mapping[str, TensorHeader]) -> None:
-        """Run what follows the layers without weights; ``QuantizationError`` where it cannot."""
-        self.load_head(headers, _empty(headers))
+    def try_head(self, tensors: Mapping[str, Tensor]) -> None:
+        """Run what follows the layers without data; ``QuantizationError`` where it cannot."""
+        self.load_head(tensors, tensors.__getitem__)
         size = self.skeleton.embedding.embedding_dim
         self.log_probabilities(torch.empty(1, size, dtype=self.skeleton.dtype, device="meta"))
 
     @torch.no_grad()
-    def try_layers(self, headers: Mapping[str, TensorHeader]) -> None:
-        """Run a layer of each kind without weights; ``QuantizationError`` for one that cannot.
+    def try_layers(self, tensors: Mapping[str, Tensor]) -> None:
+        """Run a layer of each kind without data; ``QuantizationError`` for one that cannot.
 
-        ``CheckpointError`` where tensors are not those of the model's class.
+        ``CheckpointError`` where ``tensors`` are not those of the model's class.
         """
         embedding = self.skeleton.embedding
-        self.load_head(headers, _empty(headers))
+        self.load_head(tensors, tensors.__getitem__)
         table = torch.zeros(1, embedding.embedding_dim, dtype=self.skeleton.dtype)
         self.embed(table.expand(embedding.num_embeddings, -1))
         tried: list[object] = []
         layers: list[tuple[str, int, nn.Module]] = []
         types = getattr(self._decoder.config, "layer_types", None)
         for index, prefix in enumerate(self._architecture.prefixes):
-            names = [name for name in headers if name.startswith(prefix)]
-            form = {name.removeprefix(prefix): headers[name].shape for name in names}
+            names = [name for name in tensors if name.startswith(prefix)]
+            own = {name.removeprefix(prefix): tensors[name] for name in names}
+            form = {name: tensor.shape for name, tensor in own.items()}
             kind = (form, types[index] if types and index < len(types) else None, index == 0)
             if kind in tried:
                 continue
             tried.append(kind)
-            tensors = {name: torch.empty(shape, device="meta") for name, shape in form.items()}
-            layers.append((prefix, index, self._load(prefix, index, tensors)))
+            layers.append((prefix, index, self._load(prefix, index, own)))
         for prefix, index, layer in layers:
             with self._metered(layer, index) as (meters, _):
                 self._advance([replace(self._batches[0])], index, layer)
@@ -299,11 +298,6 @@ class LayerStream:
         finally:
             self._decoder.layers = self._layers
         return cache
-
-
-def _empty(headers: Mapping[str, TensorHeader]) -> Callable[[str], Tensor]:
-    """What reads tensors without data."""
-    return lambda name: torch.empty(headers[name].shape, device="meta")
 
 
 class _LayerOutput(Exception):

@@ -7,9 +7,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final
 
+from whet.checkpoint.config import read_shape
 from whet.checkpoint.files import read_json
 from whet.checkpoint.headers import read_headers
-from whet.checkpoint.stored import read_claim
 from whet.core.errors import QuantizationError
 from whet.core.spec import GROUPED, RecipeSpec
 from whet.quant.architecture import (
@@ -48,11 +48,6 @@ class Source:
         """Why the inputs of its layers cannot be measured; a layer of each kind is tried."""
         return self._trial("try_layers")
 
-    @cached_property
-    def unjudged(self) -> str | None:
-        """Why its head gives no probabilities, by which ``auto`` chooses."""
-        return self._trial("try_head")
-
     def _trial(self, step: str) -> str | None:
         """Why a step of the stream fails without weights."""
         import torch
@@ -61,7 +56,8 @@ class Source:
 
         try:
             stream = LayerStream(self.folder, _TRIAL, self.architecture, torch.device("meta"))
-            getattr(stream, step)(self.headers)
+            shapes = self.shapes.items()
+            getattr(stream, step)({n: torch.empty(shape, device="meta") for n, shape in shapes})
         except QuantizationError as error:
             return str(error.args[0])
         return None
@@ -99,8 +95,8 @@ class Source:
             require_groups(self.shapes, architecture.linears, recipe.group_size)
         if needed and self.unmeasured is not None:
             raise self._refusal(needed, "the inputs", self.unmeasured)
-        if recipe.method == "auto" and self.unjudged is not None:
-            raise self._refusal(needed, "the output", self.unjudged)
+        if recipe.method == "auto" and (why := self._trial("try_head")) is not None:
+            raise self._refusal(needed, "the output", why)
 
     def _refusal(self, what: str, needed: str, why: str, instead: str = "") -> QuantizationError:
         return QuantizationError(
@@ -114,9 +110,7 @@ def recipe_problem(folder: Path, recipe: RecipeSpec) -> str | None:
 
     ``CheckpointError`` for a folder that cannot be read.
     """
-    config = read_json(folder / "config.json")  # ``read_facts`` compares what it says with tensors
-    text = config.get("text_config")
-    if read_claim(folder, config | text if isinstance(text, dict) else config) is not None:
+    if read_shape(folder).claim is not None:  # ``read_facts`` compares it with the tensors
         return (
             "the model is quantized already, and recipes need 16-bit weights; give the 16-bit "
             "checkpoint that it was made of, or leave the recipe out and serve it as stored"

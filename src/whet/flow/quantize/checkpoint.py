@@ -28,7 +28,7 @@ def quantize_single(
     recipe = options.recipe_spec()
     observer.stage("quantize", recipe.title)
     folder = locate(model)
-    read_facts(folder)  # it raises for a damaged checkpoint, whatever the recipe
+    read_facts(folder)  # damage first: another recipe would not help
     if (problem := recipe_problem(folder, recipe)) is not None:
         raise QuantizationError(problem)
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
