@@ -27,8 +27,7 @@ class StreamOutcome:
 
     ``tool_chunks`` counts those that carry a part of a tool call, ``silent_chunks`` the events
     with a choice but no output. ``token_ids`` counts the ids that the server sent with the text.
-    ``aside`` is the last event outside of an answer, ``complaint`` the words of an error in such a
-    one, unless output followed it.
+    ``aside`` is the last event outside of an answer, ``complaint`` the words of an error in one.
     """
 
     chunk_ns: list[int] = field(default_factory=list)
