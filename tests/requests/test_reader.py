@@ -87,7 +87,9 @@ def test_a_torn_document_keeps_its_whole_items(tmp_path: Path) -> None:
     whole = json.dumps([{"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}], indent=1)
     reader = LogReader(write(tmp_path, whole[: whole.index("c")], "log.json"))
     assert [request.prompt for request in reader] == ["a", "b"]
-    assert counts(reader.left_out()) == {"not valid JSON": (1, "log.json:3")}
+    assert counts(reader.left_out()) == {"a file that is damaged or ends early": (1, "log.json:3")}
+    with pytest.raises(UsageError, match="2 lines are read, and how many are lost is not known"):
+        reader.refuse_broken()
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,15 @@ are read by ``vendors``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from whet.requests.log_times import (
     NESTS,
     TIME_KEYS,
+    Clock,
     Json,
     as_items,
     as_object,
@@ -88,14 +90,24 @@ FOREIGN: Final[Mapping[str, str]] = {
 """Forms that are not read, by a key that they have."""
 _ANSWERS: Final = (
     "response", "completion", "output", "outputs", "result", "generated_text", "response_body",
-    "responseBody",
+    "responseBody", "full_response",
 )  # fmt: skip
 """Keys of an answer: a completion object, a stream of chunks, or its text."""
 _SESSION_KEYS: Final = (
     "session_id", "conversation_id", "sessionId", "conversationId", "thread_id",
 )  # fmt: skip
+_ANSWER_KEYS: Final = frozenset({"choices", "candidates", "usage", "usageMetadata", "stop_reason"})
+_TIME_NAME: Final = re.compile(r"time|date|stamp|start|begin|creat|(_|[a-z]A)(at|ts|t)$", re.I)
+_LATER: Final = re.compile(r"end|finish|complet|respon|updat|modif|expir|stop|done", re.I)
+"""Names of times, and of those that are not a request's own."""
+_REQUEST_IDS: Final = (
+    "request_id", "requestId", "x_request_id", "x-request-id", "call_id", "litellm_call_id",
+    "generation_id", "event_id",
+)  # fmt: skip
 _PROMPTS: Final = ("messages", "prompt", "contents", "text_input")
 _LONG_TEXT: Final = 200
+_GIGA: Final = 10**18
+"""Nanoseconds from 1970 to 2001."""
 _KNOWN: Final = frozenset(
     {*_SAMPLING_KEYS, *_PROMPTS, *NESTS, *OTHER_NAMES, *OTHER_NAMES.values(), *GROUPS,
      *CONVERSATIONS, "input", "text", "instruction", "history", "max_completion_tokens",
@@ -142,7 +154,7 @@ def parse_item(
         requests = _openai(levels, alpaca(item), place, form)
     else:
         names = (what for key, what in FOREIGN.items() if any(key in each for each in levels))
-        raise Unreadable(next(names, NO_REQUEST))
+        raise Unreadable(next(names, None) or _inside(item))
     return list(map(_check_text, requests)) if check_text else requests
 
 
@@ -164,7 +176,31 @@ def _unread(item: Json, body: Json) -> tuple[str, ...]:
     """Fields of a body that are not known, and long texts of the line that may be of its prompt."""
     names = set(body) - _KNOWN if body is not item else set[str]()
     texts = {key for key in item if len(_text(item, key) or "") >= _LONG_TEXT}
+    texts |= {key for key in item if _ANSWER_KEYS & (as_object(item[key]) or {}).keys()}
     return tuple(sorted(names | (texts - _KNOWN - {*_ANSWERS})))
+
+
+def _inside(item: Json) -> str:
+    """Why a line has no request: what it has, and where, under a name that is not known."""
+    places = list(_objects(item, ""))
+    request = next((path for path, one in places if any(map(one.get, _PROMPTS))), None)
+    answer = next((path for path, one in places if _ANSWER_KEYS & one.keys()), None)
+    if request is None:
+        return NO_REQUEST
+    answer = f", response: {answer}" if answer else ""
+    return f"a request under another name; convert: jq -c '. + {{request: {request}{answer}}}'"
+
+
+def _objects(value: object, path: str, depth: int = 4) -> Iterator[tuple[str, Json]]:
+    """The objects inside a value, outermost first, each with its path for jq."""
+    if (items := as_items(value)) and depth:
+        yield from _objects(items[0], f"{path}[]", depth - 1)
+    elif (item := as_object(value)) is not None and depth:
+        path = f"({path} | fromjson)" if isinstance(value, str) else path
+        yield path or ".", item
+        for key, inner in item.items():
+            name = key if key.isidentifier() else json.dumps(key)
+            yield from _objects(inner, f"{path}.{name}", depth - 1)
 
 
 def _failed(item: Json) -> bool:
@@ -194,13 +230,17 @@ def _openai(levels: Sequence[Json], body: Json, place: str, form: str) -> list[L
     if body.get("previous_response_id") or body.get("conversation"):
         raise Unreadable(_CONTINUED)
     prompts, answer = _prompts(body), _answer(levels)
-    at_ns = _logged_ns([*levels, answer])
+    at_ns, time_key = _logged_ns([*levels, answer]), None
+    odd_time = at_ns is None and any(each.get(key) for each in levels for key in TIME_KEYS)
+    if at_ns is None and not odd_time:
+        at_ns, time_key = _other_time(levels[0])
     known: Json = {
         "form": form,
         "at_ns": at_ns,
-        "odd_time": at_ns is None and any(each.get(key) for each in levels for key in TIME_KEYS),
+        "odd_time": odd_time,
+        "time_key": time_key,
         "model": _text(body, "model") or _text(levels[0], "model") or _text(answer, "model"),
-        "session": _session(levels),
+        "session": _name(levels, *_SESSION_KEYS),
         "tools": _tools(body.get("tools")),
         "chat_template_kwargs": as_object(body.get("chat_template_kwargs")) or {},
         "cache_salt": _text(body, "cache_salt"),
@@ -215,6 +255,7 @@ def _openai(levels: Sequence[Json], body: Json, place: str, form: str) -> list[L
             LoggedRequest(place=f"{place}#{i + 1}", **known, **prompt, **answer_fields(answer, i))
             for i, prompt in enumerate(prompts)
         ]
+    known["request_id"] = _name(levels, *_REQUEST_IDS) or _name([answer, levels[0]], "id")
     known["prompt_tokens"], known["output_tokens"] = token_counts(answer, levels)
     if form != REQUEST_LOG:
         known["prompt_tokens"] = whole(levels[0].get("input_length"))
@@ -354,9 +395,10 @@ def _plain_output(levels: Sequence[Json]) -> Json:
     return {"output": next(filter(None, texts), None)}
 
 
-def _session(levels: Sequence[Json]) -> str | None:
+def _name(levels: Sequence[Json], *keys: str) -> str | None:
+    """The first of the keys that holds a name or a number, also in the line's metadata."""
     held = filter(None, (as_object(one.get("metadata")) for one in levels))
-    values = (holder.get(key) for holder in (*levels, *held) for key in _SESSION_KEYS)
+    values = (holder.get(key) for holder in (*levels, *held) for key in keys)
     names = (each for each in values if type(each) is int or (isinstance(each, str) and each))
     return next(map(str, names), None)
 
@@ -364,6 +406,17 @@ def _session(levels: Sequence[Json]) -> str | None:
 def _text(item: Mapping[str, Any], key: str) -> str | None:
     value = item.get(key)
     return value if isinstance(value, str) and value else None
+
+
+def _other_time(item: Json) -> tuple[int | None, str | None]:
+    """A time of the line or of an object in it under another name, and this name."""
+    holders = [item, *filter(None, map(as_object, item.values()))]
+    pairs = ((key, time_ns(one[key])) for one in holders for key in one if _TIME_NAME.search(key))
+    known = [
+        (at, key) for key, at in pairs if at is not None and 1 <= Clock().at_ns(at) / _GIGA < 4
+    ]
+    known.sort(key=lambda each: _LATER.search(each[1]) is not None)
+    return known[0] if known else (None, None)
 
 
 def _logged_ns(levels: Iterable[Json]) -> int | None:

@@ -15,7 +15,17 @@ from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.core.units import TimeUnit
 from whet.requests.checks import LogCheck
-from whet.requests.files import BLANK, INCOMPLETE, OTHER_FILE, check_file, folder_logs, read_items
+from whet.requests.files import (
+    BLANK,
+    DAMAGED,
+    INCOMPLETE,
+    NO_TEXT,
+    OTHER_FILE,
+    check_file,
+    folder_logs,
+    is_table,
+    read_items,
+)
 from whet.requests.log_times import Clock, Times
 from whet.requests.parse import parse_item
 from whet.requests.records import (
@@ -32,6 +42,14 @@ MAX_BROKEN_SHARE: Final = 0.01
 _WHOLE: Final = frozenset({BLANK, INCOMPLETE, OTHER_FILE})
 """Reasons of the file's reader that do not count against the log. A line of another kind, such as
 an embeddings call or a conversation without an answer, does not count either."""
+_FIX: Final = (
+    'give one JSON object per line with "messages", "prompt" or "conversations", or a form of '
+    "docs/logs.md"
+)
+_TABLE_FIX: Final = (
+    'give a CSV with the columns of a form of docs/logs.md, whole numbers, "." in times, and a '
+    'quote in a cell as "" (not \\"), as pandas.DataFrame.to_csv writes it'
+)
 _LENGTHS: Final = "lengths without a prompt: whet bench --trace and whet plan --workload read them"
 
 
@@ -83,8 +101,8 @@ class LogReader:
                 self.leave_out(f"another model ({request.model})", request.place)
                 continue
             empty = False
-            self.check.add(request)
-            yield request
+            if self.check.add(request):
+                yield request
         if empty:
             raise self.no_request()
 
@@ -99,8 +117,19 @@ class LogReader:
             self._broken.add(reason, place)
 
     def refuse_broken(self) -> None:
-        """Raise ``UsageError`` if over 1% of the lines read so far are broken."""
+        """Raise ``UsageError`` if over 1% of the lines read so far are broken.
+
+        What a file that ends early has lost is not known, so it is always too much.
+        """
         broken = self._broken.records()
+        for each in broken:
+            if each.reason in (DAMAGED, NO_TEXT):
+                raise UsageError(
+                    f"{self.path}: {each.reason} ({each.first}): {self._valid_lines:,} lines are "
+                    "read, and how many are lost is not known",
+                    fix="copy the log again, or write these lines to another file: gzip, xz and "
+                    "zstd -dc print them",
+                )
         count = sum(each.count for each in broken)
         lines = self._valid_lines + count
         if count > MAX_BROKEN_SHARE * lines:
@@ -136,8 +165,7 @@ class LogReader:
         reasons = describe_left_out(self.left_out())
         return UsageError(
             f"{self.path} has no request that can be read ({reasons or 'no row'})",
-            fix='give one JSON object per line with "messages", "prompt" or "conversations", or a '
-            "form of docs/logs.md",
+            fix=_TABLE_FIX if is_table(self.path) else _FIX,
         )
 
     def _read_clock(self) -> Clock:

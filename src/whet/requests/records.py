@@ -44,14 +44,14 @@ class LoggedRequest:
 
     ``place`` is the file and line, ``form`` the form that the line was recognised as. ``at_ns`` is
     Unix time, or counts from a trace's start; ``odd_time`` says that the line has one that is not
-    understood. ``output`` is the answer's text without
-    ``reasoning``; both are None where the log does not hold them. ``tool_calls`` are the answer's.
+    understood; ``time_key`` is its field, where that is not known by name. ``output`` is the
+    answer's text without ``reasoning``; both are None where the log does not hold them. ``tool_calls`` are the answer's.
     ``chat_template_kwargs`` are the request's own variables for the chat template, such as
     ``enable_thinking``. ``sampling`` are its sampling parameters as they were sent, and
     ``max_tokens`` is its own limit on the answer. The token counts are those of the server.
     ``hash_ids`` name the blocks of the prompt in a trace of lengths: equal leading ids are an equal
     beginning. ``tier`` is the service tier that was asked for. ``unread`` are fields that may
-    change the prompt and are not known here.
+    change the prompt and are not known here. ``request_id`` is what gateways or servers call it.
     ``turn`` is the number of the answer in a ShareGPT conversation, from 1.
     """
 
@@ -59,6 +59,7 @@ class LoggedRequest:
     form: str = REQUEST_LOG
     at_ns: int | None = None
     odd_time: bool = False
+    time_key: str | None = None
     model: str | None = None
     session: str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
@@ -70,6 +71,7 @@ class LoggedRequest:
     reasoning: str | None = None
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     turn: int | None = None
+    request_id: str | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     max_tokens: int | None = None
