@@ -276,8 +276,8 @@ def test_a_difference_without_a_name_is_shown_with_its_place(tmp_path: Path) -> 
 )
 def test_what_changes_in_a_tool_is_moved_too(tmp_path: Path, text: str) -> None:
     def rows(number: int) -> Row:
-        parameters = {"type": "object", "properties": {"id": {"description": WORDS}}}
-        about = f"{text.format(number)}. Find an order. {WORDS}"
+        parameters = {"type": "object", "properties": {"id": {"description": BODY}}}
+        about = f"{text.format(number)}. Find an order. {BODY}"
         function = {"name": "find", "description": about, "parameters": parameters}
         return {**chat(number, "Be kind."), "tools": [{"type": "function", "function": function}]}
 

@@ -32,8 +32,6 @@ _FRAME_TOKENS: Final = 64
 """Tokens that a chat template may put around the text; as many again for each 4 messages."""
 _FACTOR: Final = 1.5
 _OTHER_TOKENIZER: Final = 1.1
-_MOST_BYTES: Final = 24
-"""Bytes of text per token that no tokenizer reaches in ordinary text."""
 _FEWEST: Final = 20
 """Requests of one text that are a redacted log, or one that was made by a load generator."""
 _ONE_TEXT: Final = 0.9
@@ -43,7 +41,7 @@ _SHORTER: Final = 3
 _SHORTER_SHARE: Final = 0.05
 """Requests that are shorter than the one before in their conversation: a log that is reversed."""
 _LOOK: Final = 1_000
-"""Requests whose counts are compared with their characters and words."""
+"""Requests whose answers are counted."""
 _MOST_KEYS: Final = 100_000
 _SAME_ANSWER: Final = 8
 """Tokens of an answer that are not in its text, such as its end and the names of channels."""
@@ -61,8 +59,6 @@ _ODD: Final[Mapping[str, FindingName]] = {
     "have a prompt that is masked, such as by x for each letter": "redacted",
     "have a prompt that says it was truncated": "truncated",
     "have a prompt of fewer bytes than the log counts tokens: redacted or cut": "redacted",
-    f"have over {_MOST_BYTES} bytes of prompt for each token that the log counts: it counts "
-    "without cached tokens, or a part": "counts",
     "have an answer of more tokens than their own limit: one of the two is of another request": (
         "counts"
     ),
@@ -71,7 +67,7 @@ _ODD: Final[Mapping[str, FindingName]] = {
     "have fields that change the prompt and that whet renders without "
     f"({', '.join(sorted(TEMPLATE_FIELDS))})": "template-fields",
 }
-_, _UNREAD, _TWICE, _AGAIN, _MASKED, _SHORTENED, _PROMPT, _FEW, _LIMIT, _ANSWER, _FIELDS = _ODD
+_, _UNREAD, _TWICE, _AGAIN, _MASKED, _SHORTENED, _PROMPT, _LIMIT, _ANSWER, _FIELDS = _ODD
 _PLACEHOLDER: Final = re.compile(
     r"[\W_]*|[\[<][^\n\"{}]{0,80}[\]>]|([\w-]{1,20}[:=])?[0-9a-f]{16,}", re.IGNORECASE
 )
@@ -80,11 +76,11 @@ _LONGER: Final = (
     "have an answer of more tokens than their own limit, counted from its text: it is not the "
     "answer alone, or of another tokenizer"
 )
-_PROMPT_REASONS: Final = ("redacted, cut, or ", "counts without cached tokens, or ")
-_ANSWER_REASONS: Final = (
-    "totals of a session, reasoning that is not logged, a cut text, or ",
-    "a text that is not the answer alone, or ",
-)
+_REASONS: Final = {
+    "prompt": ("redacted, cut, or ", "counts without cached tokens, or "),
+    "answer": ("totals of a session, reasoning that is not logged, or ", "more than it, or "),
+}
+"""Why the log counts more tokens than its text has, and why fewer."""
 _CUT: Final = re.compile(r"(\.\.\.|…) ?[\[(<][^\])>\n]{0,40}truncated", re.IGNORECASE)
 
 
@@ -97,12 +93,11 @@ class LogCheck:
     def __init__(self, clock: Clock | None = None, *, in_file_order: bool = False) -> None:
         """``clock`` has read the times of the log; a log in the file's order needs none."""
         self._clock, self._in_file_order = clock or Clock(), in_file_order
-        self._requests = self._textless = self._characters = self._masked = 0
+        self._requests = self._textless = self._masked = 0
         self._tokens, self._bytes = array("q"), array("q")
         self._odd = LeftOutCounts()
         self._ends, self._sizes = Counter[int](), Counter[int]()
         self._models, self._unread = Counter[str](), Counter[str]()
-        self._time_keys = Counter[str]()
         self._sessions = set[str]()
         self._turns: dict[int, int] = {}
         self._longer = self._shorter = 0
@@ -125,7 +120,6 @@ class LogCheck:
         if request.at_ns is None:
             self._odd.add(_UNREAD if request.odd_time else _UNTIMED, request.place)
         self._unread.update(request.unread)
-        self._time_keys.update(filter(None, [request.time_key]))
         self._add_conversation(request)
         if not TEMPLATE_FIELDS.isdisjoint(request.sampling):
             self._odd.add(_FIELDS, request.place)
@@ -154,7 +148,7 @@ class LogCheck:
         if media(request):
             return
         self._sizes[len(end)] += 1
-        marks = _marks(end)
+        marks = "" if request.prompt_token_ids else _marks(end)
         if len(marks) >= _FEWEST_MARKS:
             self._masked += 1
             self._odd.add(_MASKED, request.place)
@@ -167,18 +161,10 @@ class LogCheck:
             size = _prompt_bytes(request)
             self._tokens.append(request.prompt_tokens)
             self._bytes.append(size)
-            if len(self._tokens) <= _LOOK and size > _FRAME_TOKENS:
-                texts = [request.prompt or "", *map(_content, request.messages or ())]
-                sizes = sum(map(len, texts)), sum(len(text.split()) for text in texts)
-                self._characters += request.prompt_tokens in sizes
             frame = _FRAME_TOKENS + _FRAME_TOKENS // 4 * len(request.messages or ())
             if request.prompt_tokens > size + frame:
                 self._textless += 1
                 self._odd.add(_PROMPT, request.place)
-            elif request.prompt_token_ids is None and size > _MOST_BYTES * (
-                request.prompt_tokens + _FRAME_TOKENS
-            ):
-                self._odd.add(_FEW, request.place)
         answer = _size(request.output or "", request.reasoning or "", request.tool_calls)
         tokens = request.output_tokens or 0
         if answer and tokens > answer + _FRAME_TOKENS:
@@ -190,8 +176,8 @@ class LogCheck:
     def problem(self) -> str | None:
         """Why the prompts are not those that were sent; None while most can be."""
         if 2 * self._masked > self._requests:
-            count = f"{self._masked:,} of {plural(self._requests, 'request')}"
-            return finding("redacted", f"{count} {_MASKED}; give a log with the whole text")
+            text = f"{self._masked:,} of {self._requests:,} requests {_MASKED}"
+            return finding("redacted", f"{text}; give a log with the whole text")
         if 2 * self._textless <= len(self._tokens):
             return None
         tokens, size = median(self._tokens), median(self._bytes)
@@ -208,9 +194,6 @@ class LogCheck:
             yield finding("times", str(self._clock.problem))
         if self._clock.doubt is not None:
             yield finding("times", self._clock.doubt)
-        for key, count in self._time_keys.items():
-            text = f"the times of {plural(count, 'request')} are those of the field {key:.40}"
-            yield finding("times", f"{text}; if they are others, rename theirs to timestamp")
         if len(self._models) > 1:
             counts = ", ".join(f"{name} ({count:,})" for name, count in self._models.most_common())
             text = f"the log holds requests for several models, taken together here: {counts}"
@@ -237,8 +220,6 @@ class LogCheck:
             )
             text = "fields of the log that are neither counted nor sent, as whet does not know them"
             yield finding("not-read", f"{text}: {', '.join(names)}")
-        if 2 * self._characters > min(len(self._tokens), _LOOK):
-            yield finding("counts", "the log's counts are the characters or words of its prompts")
         longest = max(self._sizes, default=0)
         count = self._sizes[longest]
         if (
@@ -275,13 +256,12 @@ class LogCheck:
 
 
 class TokenCheck:
-    """Compares the log's counts, media and limits with what one tokenizer makes of its texts."""
+    """Compares the log's own counts and limits with the tokens that its texts have here."""
 
     def __init__(self, encode: Callable[[str], Sized]) -> None:
-        """``encode`` returns the token ids of a text."""
         self._encode, self._requests, self._media = encode, 0, 0
         self._prompts, self._answers = list[tuple[int, int]](), list[tuple[int, int]]()
-        self._odd = LeftOutCounts()
+        self._longer = LeftOutCounts()
 
     def add(self, request: LoggedRequest, tokens: int) -> None:
         """Add a request of ``tokens`` prompt tokens; the first answers are counted as well."""
@@ -298,78 +278,71 @@ class TokenCheck:
         if request.output_tokens is not None:
             self._answers.append((request.output_tokens, counted))
         elif request.max_tokens and counted > _OTHER_TOKENIZER * request.max_tokens + _SAME_ANSWER:
-            self._odd.add(_LONGER, request.place)
+            self._longer.add(_LONGER, request.place)
 
     def doubts(self) -> Iterator[str]:
         """What is odd about the counts, one sentence each with its name."""
-        if doubt := _count_doubt(self._prompts, "prompt", _FRAME_TOKENS, _PROMPT_REASONS):
-            yield finding("tokenizer", doubt)
-        if doubt := _count_doubt(self._answers, "answer", _SAME_ANSWER, _ANSWER_REASONS):
-            yield finding("counts", doubt)
-        for each in self._odd.records():
-            count = f"{each.count:,} of {plural(self._requests, 'request')}"
-            yield finding("counts", f"{count} (first {each.first}) {each.reason}")
+        yield from _count_doubt("tokenizer", self._prompts, "prompt", _FRAME_TOKENS)
+        yield from _count_doubt("counts", self._answers, "answer", _SAME_ANSWER)
+        of = f"of {plural(self._requests, 'request')}"
+        for each in self._longer.records():
+            yield finding("counts", f"{each.count:,} {of} (first {each.first}) {each.reason}")
         if self._media:
-            share = f"{self._media:,} of {plural(self._requests, 'request')}"
-            yield finding("media", f"{share} hold images or sound: their text alone is counted")
+            text = f"{self._media:,} {of} hold images or sound: their text alone is counted"
+            yield finding("media", text)
 
 
 def _count_doubt(
-    known: Sequence[tuple[int, int]], what: str, frame: int, reasons: tuple[str, str]
-) -> str | None:
-    """What is odd about tokens as logged and as counted, by their medians; None if nothing is.
+    name: FindingName, known: Sequence[tuple[int, int]], what: str, frame: int
+) -> Iterator[str]:
+    """What is odd about tokens as logged and as counted, by their medians.
 
-    Templates differ by ``frame`` tokens or some percent, which is ordinary. ``reasons`` are those
-    for more tokens in the log, and for fewer.
+    Templates differ by ``frame`` tokens or some percent, which is ordinary.
     """
     if not known:
-        return None
+        return
     ratio = median((logged + 1) / (counted + 1) for logged, counted in known)
     theirs, ours = (median(each) for each in zip(*known, strict=True))
     if 1 / _OTHER_TOKENIZER <= ratio <= _OTHER_TOKENIZER or abs(theirs - ours) <= frame:
-        return None
-    why = "" if 1 / _FACTOR <= ratio <= _FACTOR else reasons[theirs < ours]
-    return (
+        return
+    why = _REASONS[what][theirs < ours] if not 1 / _FACTOR <= ratio <= _FACTOR else ""
+    yield finding(
+        name,
         f"the log says {theirs:,.0f} tokens per {what} and its text has {ours:,.0f} (medians of "
-        f"{len(known):,} requests): {why}another tokenizer or template"
+        f"{len(known):,} requests): {why}another tokenizer or template",
     )
 
 
 class _Repeats:
-    """Finds requests that are in a log twice: by their ids, or by texts at nearly one time.
+    """Finds requests that are in a log twice, by their ids or by texts at nearly one time.
 
-    An id that several prompts have is that of a session, or a constant, and says nothing.
+    An id of several prompts is that of a session, or a constant.
     """
 
     def __init__(self) -> None:
-        self._times_ns: dict[object, int] = {}
-        self._ids: dict[object, tuple[int, str | None]] = {}
+        self._times_ns = dict[object, int]()
+        self._ids = dict[object, tuple[int, str | None]]()
         self._own_ids = True
 
     def reason(self, request: LoggedRequest) -> str | None:
         """``_AGAIN``, ``_TWICE`` where it is not certain, or None."""
         prompt, output, at_ns = prompt_number(request), request.output, request.at_ns
-        known, said = self._ids.get(request.request_id, (None, None))
+        known, answer = self._ids.get(request.request_id, (None, None))
         self._own_ids = self._own_ids and known in (None, prompt)
         before_ns = self._times_ns.get((prompt, output))
+        for table in (self._ids, self._times_ns):
+            if len(table) > _MOST_KEYS:
+                table.clear()
         if request.request_id is not None:
-            _store(self._ids, request.request_id, (prompt, said or output))
+            self._ids[request.request_id] = prompt, answer or output
         if at_ns is not None:
-            _store(self._times_ns, (prompt, output), at_ns)
+            self._times_ns[prompt, output] = at_ns
         by_id = self._own_ids and known == prompt
-        if by_id and output in (said, None):
+        if by_id and output in (answer, None):
             return _AGAIN
         near_ns = NS_PER_S if output else 0
-        near = None not in (at_ns, before_ns) and abs((at_ns or 0) - (before_ns or 0)) <= near_ns
-        return _TWICE if near or (by_id and said is None) else None
-
-
-def _store(table: dict[object, Any], key: object, value: Any) -> None:
-    """Store the latest values alone."""
-    table.pop(key, None)
-    table[key] = value
-    if len(table) > _MOST_KEYS:
-        del table[next(iter(table))]
+        near = at_ns is not None and before_ns is not None and abs(at_ns - before_ns) <= near_ns
+        return _TWICE if near or (by_id and answer is None) else None
 
 
 def _marks(text: str) -> str:

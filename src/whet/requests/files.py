@@ -23,8 +23,7 @@ INVALID: Final = "not valid JSON"
 INCOMPLETE: Final = "an incomplete last line"
 NOT_UTF8: Final = "not UTF-8"
 TOO_LONG: Final = f"longer than {human_bytes(MAX_LINE_BYTES)}"
-DAMAGED: Final = "a file that is damaged or ends early"
-NO_TEXT: Final = "a file that is not UTF-8 to its end"
+DAMAGED: Final = "a file that is not UTF-8, is damaged or ends early"
 OTHER_FILE: Final = "not a log"
 UNEVEN: Final = "a row that has not the cells of the header"
 
@@ -84,19 +83,15 @@ def folder_logs(folder: Path, leave_out: LeaveOut) -> Iterator[Path]:
 def _is_log(path: Path) -> bool:
     """Whether a file of any name begins as JSON or as a table, or cannot be unpacked."""
     head = _head(path)
-    lines = [] if head is None else head.decode("utf-8", "replace").split("\n", 2)
-    cells = [re.split(r"[,;\t]", line) for line in lines[:2]]
-    is_table = len(cells) == 2 and len(cells[0]) == len(cells[1]) and _is_header(lines[0])
-    return head is None or is_table or _JSON.match(head) is not None
-
-
-def _is_header(line: str) -> bool:
-    return _HEADER.fullmatch(line.strip()) is not None
+    cells = [re.split(rb"[,;\t]", line) for line in (head or b"").split(b"\n", 2)[:2]]
+    rows = len(cells[0]) == len(cells[-1]) and is_table(path)
+    return head is None or rows or _JSON.match(head) is not None
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is read as a table."""
-    return path.is_file() and _reader_of(path) is _table
+    """Whether a file begins with the header of a table."""
+    first = (_head(path) or b"").split(b"\n", 1)[0].decode("utf-8", "replace")
+    return _HEADER.fullmatch(first.strip()) is not None
 
 
 def read_items(path: Path, name: str, leave_out: LeaveOut) -> Iterator[Item]:
@@ -105,10 +100,8 @@ def read_items(path: Path, name: str, leave_out: LeaveOut) -> Iterator[Item]:
     with open_log(path) as file:
         try:
             yield from read(file, name, leave_out)
-        except (EOFError, lzma.LZMAError, zlib.error, OSError, csv.Error):
+        except (EOFError, lzma.LZMAError, zlib.error, OSError, csv.Error, UnicodeDecodeError):
             leave_out(DAMAGED, name)
-        except UnicodeDecodeError:
-            leave_out(NO_TEXT, name)
 
 
 def _lines(file: IO[bytes], name: str, leave_out: LeaveOut) -> Iterator[Item]:
@@ -202,7 +195,7 @@ def _reader_of(path: Path) -> Callable[[IO[bytes], str, LeaveOut], Iterator[Item
     """Which way to read a file: lines, one JSON value over several lines, or a table."""
     head = _head(path) or b""
     first = head.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
-    if _is_header(first):
+    if is_table(path):
         return _table
     if _LINES.intersection(path.suffixes):
         return _document if first == "[" else _lines

@@ -10,18 +10,17 @@ are read by ``vendors``.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from whet.requests.log_times import (
     NESTS,
     TIME_KEYS,
-    Clock,
     Json,
     as_items,
     as_object,
+    clock_ns,
     exact_number,
     nested,
     time_ns,
@@ -97,17 +96,12 @@ _SESSION_KEYS: Final = (
     "session_id", "conversation_id", "sessionId", "conversationId", "thread_id",
 )  # fmt: skip
 _ANSWER_KEYS: Final = frozenset({"choices", "candidates", "usage", "usageMetadata", "stop_reason"})
-_TIME_NAME: Final = re.compile(r"time|date|stamp|start|begin|creat|(_|[a-z]A)(at|ts|t)$", re.I)
-_LATER: Final = re.compile(r"end|finish|complet|respon|updat|modif|expir|stop|done", re.I)
-"""Names of times, and of those that are not a request's own."""
 _REQUEST_IDS: Final = (
     "request_id", "requestId", "x_request_id", "x-request-id", "call_id", "litellm_call_id",
     "generation_id", "event_id",
 )  # fmt: skip
 _PROMPTS: Final = ("messages", "prompt", "contents", "text_input")
 _LONG_TEXT: Final = 200
-_GIGA: Final = 10**18
-"""Nanoseconds from 1970 to 2001."""
 _KNOWN: Final = frozenset(
     {*_SAMPLING_KEYS, *_PROMPTS, *NESTS, *OTHER_NAMES, *OTHER_NAMES.values(), *GROUPS,
      *CONVERSATIONS, "input", "text", "instruction", "history", "max_completion_tokens",
@@ -154,7 +148,9 @@ def parse_item(
         requests = _openai(levels, alpaca(item), place, form)
     else:
         names = (what for key, what in FOREIGN.items() if any(key in each for each in levels))
-        raise Unreadable(next(names, None) or _inside(item))
+        path = _inside(item)
+        inside = path and f"a request under {path}; convert: jq -c '. + {{request: {path}}}'"
+        raise Unreadable(inside or next(names, NO_REQUEST))
     return list(map(_check_text, requests)) if check_text else requests
 
 
@@ -177,30 +173,21 @@ def _unread(item: Json, body: Json) -> tuple[str, ...]:
     names = set(body) - _KNOWN if body is not item else set[str]()
     texts = {key for key in item if len(_text(item, key) or "") >= _LONG_TEXT}
     texts |= {key for key in item if _ANSWER_KEYS & (as_object(item[key]) or {}).keys()}
+    if _logged_ns([item, body]) is None:
+        texts |= {key for key in item if clock_ns(str(item[key])[:40]) is not None}
     return tuple(sorted(names | (texts - _KNOWN - {*_ANSWERS})))
 
 
-def _inside(item: Json) -> str:
-    """Why a line has no request: what it has, and where, under a name that is not known."""
-    places = list(_objects(item, ""))
-    request = next((path for path, one in places if any(map(one.get, _PROMPTS))), None)
-    answer = next((path for path, one in places if _ANSWER_KEYS & one.keys()), None)
-    if request is None:
-        return NO_REQUEST
-    answer = f", response: {answer}" if answer else ""
-    return f"a request under another name; convert: jq -c '. + {{request: {request}{answer}}}'"
-
-
-def _objects(value: object, path: str, depth: int = 4) -> Iterator[tuple[str, Json]]:
-    """The objects inside a value, outermost first, each with its path for jq."""
-    if (items := as_items(value)) and depth:
-        yield from _objects(items[0], f"{path}[]", depth - 1)
-    elif (item := as_object(value)) is not None and depth:
-        path = f"({path} | fromjson)" if isinstance(value, str) else path
-        yield path or ".", item
-        for key, inner in item.items():
-            name = key if key.isidentifier() else json.dumps(key)
-            yield from _objects(inner, f"{path}.{name}", depth - 1)
+def _inside(item: Json, path: str = "") -> str | None:
+    """The path for jq of a request in an object whose name is not known."""
+    for key, value in item.items():
+        inner, here = as_object(value) or {}, f"{path}.{json.dumps(key)}"
+        here = f"({here} | fromjson)" if isinstance(value, str) else here
+        if any(map(inner.get, _PROMPTS)):
+            return here
+        if deeper := _inside(inner, here):
+            return deeper
+    return None
 
 
 def _failed(item: Json) -> bool:
@@ -230,15 +217,11 @@ def _openai(levels: Sequence[Json], body: Json, place: str, form: str) -> list[L
     if body.get("previous_response_id") or body.get("conversation"):
         raise Unreadable(_CONTINUED)
     prompts, answer = _prompts(body), _answer(levels)
-    at_ns, time_key = _logged_ns([*levels, answer]), None
-    odd_time = at_ns is None and any(each.get(key) for each in levels for key in TIME_KEYS)
-    if at_ns is None and not odd_time:
-        at_ns, time_key = _other_time(levels[0])
+    at_ns = _logged_ns([*levels, answer])
     known: Json = {
         "form": form,
         "at_ns": at_ns,
-        "odd_time": odd_time,
-        "time_key": time_key,
+        "odd_time": at_ns is None and any(each.get(key) for each in levels for key in TIME_KEYS),
         "model": _text(body, "model") or _text(levels[0], "model") or _text(answer, "model"),
         "session": _name(levels, *_SESSION_KEYS),
         "tools": _tools(body.get("tools")),
@@ -406,17 +389,6 @@ def _name(levels: Sequence[Json], *keys: str) -> str | None:
 def _text(item: Mapping[str, Any], key: str) -> str | None:
     value = item.get(key)
     return value if isinstance(value, str) and value else None
-
-
-def _other_time(item: Json) -> tuple[int | None, str | None]:
-    """A time of the line or of an object in it under another name, and this name."""
-    holders = [item, *filter(None, map(as_object, item.values()))]
-    pairs = ((key, time_ns(one[key])) for one in holders for key in one if _TIME_NAME.search(key))
-    known = [
-        (at, key) for key, at in pairs if at is not None and 1 <= Clock().at_ns(at) / _GIGA < 4
-    ]
-    known.sort(key=lambda each: _LATER.search(each[1]) is not None)
-    return known[0] if known else (None, None)
 
 
 def _logged_ns(levels: Iterable[Json]) -> int | None:

@@ -44,8 +44,8 @@ class LoggedRequest:
 
     ``place`` is the file and line, ``form`` the form that the line was recognised as. ``at_ns`` is
     Unix time, or counts from a trace's start; ``odd_time`` says that the line has one that is not
-    understood; ``time_key`` is its field, where that is not known by name. ``output`` is the
-    answer's text without ``reasoning``; both are None where the log does not hold them. ``tool_calls`` are the answer's.
+    understood. ``output`` is the answer's text without
+    ``reasoning``; both are None where the log does not hold them. ``tool_calls`` are the answer's.
     ``chat_template_kwargs`` are the request's own variables for the chat template, such as
     ``enable_thinking``. ``sampling`` are its sampling parameters as they were sent, and
     ``max_tokens`` is its own limit on the answer. The token counts are those of the server.
@@ -59,7 +59,6 @@ class LoggedRequest:
     form: str = REQUEST_LOG
     at_ns: int | None = None
     odd_time: bool = False
-    time_key: str | None = None
     model: str | None = None
     session: str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None

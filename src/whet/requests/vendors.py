@@ -76,7 +76,6 @@ _KINDS: Final = {"tool_use": "call", "tool_result": "result", "thinking": "thoug
 """What a block is, by its type."""
 _SSE: Final = re.compile(r"(?:(?:data|event|id|retry)?:.*|data|event|id|retry|)", re.DOTALL)
 """A line of a stream of server-sent events; one that begins with a colon is a comment."""
-_LINE: Final = re.compile(r"\r\n|\r|\n")
 _CHUNK: Final = {"choices", "candidates", "created_at"}
 """Keys of a chunk, in a list or in lines; Ollama's has the last one."""
 _OF_CHUNKS: Final = ("usageMetadata", "model", "prompt_eval_count", "eval_count")
@@ -233,19 +232,17 @@ def _call(block: Json) -> Json:
 def _result(block: Json) -> Json:
     content = next((block[key] for key in ("content", "output", "response") if key in block), "")
     if isinstance(content, list):
-        parts = [_json_part(each) for each in content]
+        inner = (each.get("json") if isinstance(each, dict) else None for each in content)
+        parts = [
+            each if own is None else json.dumps(own)
+            for each, own in zip(content, inner, strict=True)
+        ]
         is_text = all(part_text(each) is not None for each in parts)
-        content = content_text(parts) if is_text else parts  # media are told by their parts
+        content = content_text(parts) if is_text else parts  # parts show media
     keys = ("tool_use_id", "toolUseId", "call_id", "id", "name")
     number = next((block[key] for key in keys if block.get(key)), None)
     content = content if isinstance(content, str | list) else json.dumps(content)
     return {"role": "tool", "tool_call_id": number, "content": content}
-
-
-def _json_part(part: object) -> object:
-    """A part of Converse's result that is JSON as text; others stay."""
-    is_json = isinstance(part, dict) and "json" in part
-    return json.dumps(part["json"]) if isinstance(part, dict) and is_json else part
 
 
 def answer_fields(answer: Json, index: int) -> Json:
@@ -318,8 +315,10 @@ def streamed_answer(value: object) -> Json | None:
         choices = chunk.get("choices")
         first = as_object(choices[0]) if isinstance(choices, list) and choices else None
         delta = as_object((first or chunk).get("delta")) or {}
-        written = chunk.get("delta") if chunk.get("type") == "response.output_text.delta" else None
-        texts = (delta.get("text"), (first or {}).get("text"), written, chunk.get("response"))
+        written = chunk.get(
+            "delta" if chunk.get("type") == "response.output_text.delta" else "response"
+        )
+        texts = (delta.get("text"), (first or {}).get("text"), written)
         text = next(filter(None, texts), answer_fields(chunk, 0).get("output"))
         delta = {"content": text, "reasoning_content": delta.get("thinking"), **delta}
         _add_texts(message, delta, "content", "reasoning_content", "reasoning")
@@ -336,19 +335,16 @@ def _chunks(value: object) -> list[Json] | None:
     if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
         value = "\n\n".join(value)
     if isinstance(value, str):
-        lines = _LINE.split(value.strip("\ufeff\r\n "))
+        lines = re.split(r"\r\n?|\n", value.strip("\ufeff\r\n "))
         if 2 * sum(_SSE.fullmatch(line) is not None for line in lines) > len(lines):
-            events = "\n".join(lines).split("\n\n")
-            data = [
-                [line[5:] for line in each.split("\n") if line[:5] == "data:"] for each in events
-            ]
+            events = (each.split("\n") for each in "\n".join(lines).split("\n\n"))
+            data = [[line[5:] for line in each if line[:5] == "data:"] for each in events]
             whole = [[made] if (made := as_object("\n".join(each))) else each for each in data]
             chunks = [*filter(None, (as_object(each) for row in whole for each in row))]
             if chunks or "[DONE]" in value:
                 return chunks
-        value = [*map(as_object, lines)] * (len(lines) > 1)
-        if not all(each and _CHUNK & each.keys() for each in value):
-            return None
+        objects = [*map(as_object, lines)] if len(lines) > 1 else []
+        value = objects if all(each and _CHUNK & each.keys() for each in objects) else []
     rows = [*filter(None, map(as_object, value if isinstance(value, list) else ()))]
     return rows if any(_CHUNK & each.keys() for each in rows) else None
 

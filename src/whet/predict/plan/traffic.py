@@ -109,7 +109,7 @@ def _from_file(path: Path, reading: Reading, tokenizer: Path | None) -> PlannedT
     rows = [row for row in trace.rows if row.input_tokens and _answer_is_counted(row)]
     encoder, doubts = None, trace.doubts
     if tokenizer is not None and trace.holds_prompts:
-        with suppress(*(CheckpointError,) * bool(rows)):  # counts alone need none
+        with suppress(CheckpointError):  # counts need none
             encoder = load_encoder(tokenizer)
             doubts = (*doubts, *encoder.count_doubts(trace.rows))
     if not rows and encoder is not None:
