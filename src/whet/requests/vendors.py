@@ -77,8 +77,7 @@ _KINDS: Final = {"tool_use": "call", "tool_result": "result", "thinking": "thoug
 _SSE: Final = re.compile(r"(?:(?:data|event|id|retry)?:.*|data|event|id|retry|)", re.DOTALL)
 """A line of a stream of server-sent events; one that begins with a colon is a comment."""
 _CHUNK: Final = {"choices", "candidates", "created_at"}
-"""Keys of a chunk, in a list or in lines; Ollama's has the last one."""
-_OF_CHUNKS: Final = ("usageMetadata", "model", "prompt_eval_count", "eval_count")
+"""Keys of a chunk, in a list or in lines."""
 CONVERSATIONS: Final = ("conversations", "conversation")
 """Keys of the turns."""
 _SPEAKERS: Final[Mapping[str, str]] = {
@@ -308,16 +307,14 @@ def streamed_answer(value: object) -> Json | None:
     for chunk in chunks:
         if chunk.get("type") == "response.completed":
             return as_object(chunk.get("response"))
-        begun = as_object(chunk.get("message")) or {}
-        for holder in (begun, chunk):
+        for holder in (as_object(chunk.get("message")) or {}, chunk):
             usage |= as_object(holder.get("usage")) or {}
-        answer |= {key: chunk[key] for key in _OF_CHUNKS if chunk.get(key)}
+        answer |= {key: chunk[key] for key in ("usageMetadata", "model") if chunk.get(key)}
         choices = chunk.get("choices")
         first = as_object(choices[0]) if isinstance(choices, list) and choices else None
         delta = as_object((first or chunk).get("delta")) or {}
-        written = chunk.get(
-            "delta" if chunk.get("type") == "response.output_text.delta" else "response"
-        )
+        is_text = chunk.get("type") == "response.output_text.delta"
+        written = chunk.get("delta" if is_text else "response")
         texts = (delta.get("text"), (first or {}).get("text"), written)
         text = next(filter(None, texts), answer_fields(chunk, 0).get("output"))
         delta = {"content": text, "reasoning_content": delta.get("thinking"), **delta}
@@ -332,7 +329,7 @@ def streamed_answer(value: object) -> Json | None:
 
 def _chunks(value: object) -> list[Json] | None:
     """The objects of a stream that was logged as a list, as lines or as events; else None."""
-    if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+    if isinstance(value, list) and {*map(type, value)} == {str}:
         value = "\n\n".join(value)
     if isinstance(value, str):
         lines = re.split(r"\r\n?|\n", value.strip("\ufeff\r\n "))
