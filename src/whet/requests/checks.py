@@ -45,6 +45,7 @@ _LOOK: Final = 1_000
 _MOST_KEYS: Final = 100_000
 _SAME_ANSWER: Final = 8
 """Tokens of an answer that are not in its text, such as its end and the names of channels."""
+_FEWEST_ANSWERS: Final = 5
 _FEWEST_MARKS: Final = 16
 _MARKED: Final = 0.8
 """A text of so many signs, so many of them one, is masked: ``xxxx xx xxxxxx``."""
@@ -283,7 +284,8 @@ class TokenCheck:
     def doubts(self) -> Iterator[str]:
         """What is odd about the counts, one sentence each with its name."""
         yield from _count_doubt("tokenizer", self._prompts, "prompt", _FRAME_TOKENS)
-        yield from _count_doubt("counts", self._answers, "answer", _SAME_ANSWER)
+        if len(self._answers) >= _FEWEST_ANSWERS:
+            yield from _count_doubt("counts", self._answers, "answer", _SAME_ANSWER)
         of = f"of {plural(self._requests, 'request')}"
         for each in self._longer.records():
             yield finding("counts", f"{each.count:,} {of} (first {each.first}) {each.reason}")
