@@ -24,7 +24,6 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from whet.checkpoint.chat import TemplateProblem
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import CheckpointError, UsageError
 from whet.demo import pair_paths
@@ -168,9 +167,9 @@ def test_empty_texts_and_token_ids() -> None:
     assert encoder.text(LoggedRequest(place="", prompt="as it is")) == "as it is"
     ids = ids_of(encoder, LoggedRequest(place="", prompt_token_ids=(5, 6, 7)))
     assert (ids.tolist(), ids.dtype) == ([5, 6, 7], np.int32)
-    (problem,) = encoder.ids_many([LoggedRequest(place="", prompt_token_ids=(2**31,))])
-    assert isinstance(problem, TemplateProblem)
-    assert "larger than any vocabulary" in str(problem)
+    for own in (4096, 128_255, 2**31):
+        with pytest.raises(UsageError, match=rf"log:7: its token id {own:,} is not one of this"):
+            encoder.ids_many([LoggedRequest(place="log:7", prompt_token_ids=(5, own))])
 
 
 def test_ids_are_decoded_with_special_tokens() -> None:

@@ -271,6 +271,21 @@ def test_a_difference_without_a_name_is_shown_with_its_place(tmp_path: Path) -> 
     assert [cause.where for cause in analysed(asked, tmp_path).causes] == ["user, line 3"]
 
 
+@pytest.mark.parametrize(
+    "text", ["Server time 2025-11-27 08:{:02d}:01", "Call req_8f3k{:02d}", "Build {:02d}x7"]
+)
+def test_what_changes_in_a_tool_is_moved_too(tmp_path: Path, text: str) -> None:
+    def rows(number: int) -> Row:
+        parameters = {"type": "object", "properties": {"id": {"description": BODY}}}
+        about = f"{text.format(number)}. Find an order. {BODY}"
+        function = {"name": "find", "description": about, "parameters": parameters}
+        return {**chat(number, "Be kind."), "tools": [{"type": "function", "function": function}]}
+
+    analysis = analysed(map(rows, range(30)), tmp_path)
+    assert {cause.where for cause in analysis.causes} == {"tools"}
+    assert analysis.best.rate > analysis.hits.rate + 0.3
+
+
 def test_tools_in_another_order(tmp_path: Path) -> None:
     tools = [
         {"type": "function", "function": {"name": name, "description": BODY[:300]}}

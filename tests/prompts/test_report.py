@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -58,6 +59,14 @@ def test_a_log_without_a_fix_says_so(tmp_path: Path) -> None:
     assert headline(analysis).endswith("No fix raises that.")
     assert "with the fixes" not in page_of(analysis)
     assert "No named cause was detected." in printed(analysis)
+
+
+def test_a_change_that_has_no_fix_is_not_said_to_have_been_tried(tmp_path: Path) -> None:
+    analysis = replace(analysis_of(tmp_path), fixes=(), together=None)
+    assert headline(analysis).endswith("No fix raises that.")
+    cause = replace(analysis.causes[0], kind="template")
+    said = headline(replace(analysis, causes=(cause,)))
+    assert said.endswith("No fix was tried for the causes below.")
 
 
 def test_text_of_prompts_is_escaped_and_obeys_no_terminal(tmp_path: Path) -> None:

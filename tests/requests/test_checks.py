@@ -11,7 +11,7 @@ import pytest
 
 from tests.requests.log_stage import write
 from whet.core.errors import UsageError
-from whet.requests import LogReader, count_doubt
+from whet.requests import LoggedRequest, LogReader, TokenCheck
 
 TEXT = "where is the order that I paid for last week and why does it take so long "
 
@@ -122,7 +122,6 @@ USAGE = {"prompt_tokens": 30, "completion_tokens": 90}
         ([{"prompt": f"{n} {TEXT * 9}"[: 90 * (n % 5 + 1)][:300]} for n in range(60)], "truncated"),
         ([{"prompt": f"{n} {TEXT * 9}"[: 90 * (n % 5 + 1)]} for n in range(40)], None),
         ([{"prompt": f"{n} {TEXT}", "max_tokens": 64, "usage": USAGE} for n in range(9)], "counts"),
-        ([{"prompt": f"{n} {TEXT * 99}", "usage": USAGE} for n in range(9)], "counts"),
         ([{"prompt": f"{n} {TEXT}", "documents": [{"text": "a"}]} for n in range(9)],
          "template-fields"),
         ([turn(n, 0, chat_template="x") for n in range(9)], "template-fields"),
@@ -149,7 +148,7 @@ def test_lines_twice_and_several_models_are_said(tmp_path: Path) -> None:
     whole_seconds = [{**row, "timestamp": at} for row in rows]
     assert doubts(log(tmp_path, whole_seconds * 2))[-1].startswith("4 of 8 requests")
     assert models.endswith("several models, taken together here: m0 (4), m1 (3) [models]")
-    assert twice.startswith("3 of 7 requests (first log.jsonl:5) have the time and the text")
+    assert twice.startswith("3 of 7 requests (first log.jsonl:5) have the text of an earlier one")
 
 
 def test_a_time_that_is_not_understood_is_said(tmp_path: Path) -> None:
@@ -185,11 +184,80 @@ def test_a_clock_that_was_set_back_is_said(tmp_path: Path, back_s: int, said: bo
 def test_counts_of_the_log_and_of_the_tokenizer_agree_or_are_said(
     logged: int, counted: int, said: str | None
 ) -> None:
-    doubt = count_doubt([*[(logged, counted)] * 6, *[(90, 90)] * 3, (None, 5)])
-    if said is None:
-        assert doubt is None
-    else:
-        assert re.search(said, doubt or "")
+    check = TokenCheck(str.split)
+    for theirs, ours in [*[(logged, counted)] * 6, *[(90, 90)] * 3, (None, 5)]:
+        check.add(LoggedRequest(place="log:1", prompt="", prompt_tokens=theirs), ours)
+    assert [re.search(said or "", doubt) is not None for doubt in check.doubts()] == (
+        [] if said is None else [True]
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"output_tokens": 30}, None),
+        ({"output_tokens": 36}, None),
+        ({"output_tokens": 90}, "the log says 90 tokens per answer and its text has 30 .* totals"),
+        ({"output_tokens": 12}, "says 12 tokens per answer .* more than it"),
+        ({"max_tokens": 30}, None),
+        ({"max_tokens": 8}, r"9 of 9 requests \(first log:1\) have an answer of more tokens than"),
+        ({"output_tokens": 90, "tool_calls": ({},)}, None),
+    ],
+)
+def test_answers_of_the_log_and_of_the_tokenizer_agree_or_are_said(
+    fields: dict[str, Any], said: str | None
+) -> None:
+    check = TokenCheck(str.split)
+    for _ in range(9):
+        check.add(LoggedRequest(place="log:1", prompt="", output="word " * 30, **fields), 3)
+    assert [re.search(said or "", doubt) is not None for doubt in check.doubts()] == (
+        [] if said is None else [True]
+    )
+
+
+AT = 1_760_000_000
+
+
+@pytest.mark.parametrize(
+    ("second", "read", "said"),
+    [
+        ({"timestamp": AT + 0.003}, 20, "each is counted once"),
+        ({"timestamp": AT + 90}, 20, "each is counted once"),
+        ({"response": None}, 20, "each is counted once"),
+        ({"request_id": None}, 40, "within a second"),
+        ({"request_id": "other", "timestamp": AT + 0.9}, 40, "within a second"),
+        ({"request_id": None, "timestamp": AT + 30}, 40, None),
+        ({"response": "another answer"}, 40, None),
+    ],
+)
+def test_a_request_that_two_programs_log_is_counted_once_or_said(
+    tmp_path: Path, second: dict[str, Any], read: int, said: str | None
+) -> None:
+    rows = []
+    for number in range(20):
+        row = {"prompt": f"{number} {TEXT}", "response": f"answer {number}", "timestamp": AT,
+               "request_id": f"r{number}"}  # fmt: skip
+        rows += [row, {**row, **second}]
+    path = log(tmp_path, rows)
+    reader = LogReader(path)
+    assert len(list(reader)) == read
+    assert [(said or "") in doubt for doubt in reader.check.doubts()] == [True] * (said is not None)
+
+
+@pytest.mark.parametrize("name", ["request_id", "id"])
+def test_an_id_of_several_prompts_is_not_one_of_a_request(tmp_path: Path, name: str) -> None:
+    rows = [
+        {"prompt": f"{n % 10} {TEXT}", "response": "yes", name: "chat", "timestamp": AT + 60 * n}
+        for n in range(40)
+    ]
+    assert len(list(LogReader(log(tmp_path, rows)))) == 40
+
+
+@pytest.mark.parametrize("mask", ["x", "X", "*", "#", "•"])
+def test_a_text_that_is_masked_letter_by_letter_is_refused(tmp_path: Path, mask: str) -> None:
+    masked = [re.sub(r"\w", mask, f"{TEXT}{'too ' * (n % 7)}").capitalize() for n in range(20)]
+    with pytest.raises(UsageError, match="20 of 20 requests have a prompt that is masked"):
+        doubts(log(tmp_path, [{"prompt": text} for text in masked]))
 
 
 def test_requests_come_by_time_and_equal_times_as_in_the_file(tmp_path: Path) -> None:

@@ -104,7 +104,9 @@ def test_packed_logs_are_read_by_their_content_and_may_end_early(tmp_path: Path,
     read = [request.prompt for request in reader]
     assert 100 < len(read) < 2500
     assert read == texts[: len(read)]
-    assert counts(reader.left_out())["a file that is damaged or ends early"] == (1, "log.packed")
+    assert counts(reader.left_out())[files.DAMAGED] == (1, "log.packed")
+    with pytest.raises(UsageError, match=f"after {len(read):,} lines; copy the log again"):
+        reader.refuse_broken()
     with pytest.raises(UsageError, match="damaged or ends early: 1"):
         prompts(write(tmp_path, packed[:9], "log.packed"))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.requests.log_stage import counts, line, prompts, write
 from whet.core.errors import UsageError
-from whet.requests import LogReader, only_model
+from whet.requests import LogReader, files, only_model
 
 
 def test_requests_come_in_the_order_of_the_file_with_their_places(tmp_path: Path) -> None:
@@ -87,7 +87,9 @@ def test_a_torn_document_keeps_its_whole_items(tmp_path: Path) -> None:
     whole = json.dumps([{"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}], indent=1)
     reader = LogReader(write(tmp_path, whole[: whole.index("c")], "log.json"))
     assert [request.prompt for request in reader] == ["a", "b"]
-    assert counts(reader.left_out()) == {"not valid JSON": (1, "log.json:3")}
+    assert counts(reader.left_out()) == {files.DAMAGED: (1, "log.json:3")}
+    with pytest.raises(UsageError, match=r"\(log.json:3\), after 2 lines; copy the log again"):
+        reader.refuse_broken()
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,32 @@ def test_a_folder_holds_logs(tmp_path: Path) -> None:
         "not valid JSON": (1, "i.json:1"),
         "not a log": (1, "k.py"),
     }
+
+
+def test_rotated_logs_of_any_name_are_read_by_their_first_bytes(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n}", "timestamp": 1_760_000_000 + n} for n in range(6)]
+    dumped = [json.dumps(row).encode() + b"\n" for row in rows]
+    write(tmp_path, b"".join(dumped[4:]), "app.log")
+    write(tmp_path, b"".join(dumped[2:4]), "app.log.1")
+    write(tmp_path, gzip.compress(b"".join(dumped[:2])), "app.log.2.gz")
+    for name, text in (
+        ("README.md", "[Logs](a), rotated daily\n"),
+        ("NOTICE", "Copyright (c) 2025, Ada\n\nAll rights reserved, worldwide, by us\n"),
+        ("chat.jinja", "{{ bos }}{% for m in messages %}"),
+        ("run.sh", "set -e\n{ echo; }\n"),
+        ("empty.txt", ""),
+    ):
+        write(tmp_path, text, name)
+    reader = LogReader(tmp_path)
+    assert [each.prompt for each in reader] == list("012345")
+    assert counts(reader.left_out()) == {"not a log": (5, "NOTICE")}
+
+
+@pytest.mark.parametrize("row", ["0.5,4;10;2\n", '1;"{\\"a;b\\"}";2\n', '1;"1,234";2\n'])
+def test_a_table_that_cannot_be_read_is_refused_with_its_own_fix(tmp_path: Path, row: str) -> None:
+    header = "arrived_at;num_prefill_tokens;num_decode_tokens\n"
+    with pytest.raises(UsageError, match="give a CSV with the columns of a form"):
+        list(LogReader(write(tmp_path, header + row * 3, "trace.txt"), lengths=True))
 
 
 def test_a_folder_without_a_request_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,17 @@ def write(folder: Path, rows: Iterable[dict[str, Any]]) -> Path:
     return path
 
 
+def test_a_plan_holds_the_counts_of_a_log_against_its_text(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 900, "completion_tokens": 90}
+    rows = [
+        {"prompt": f"{n} order parcel late " * 60, "response": "on its way", "usage": usage}
+        for n in range(20)
+    ]
+    said = read_traffic(str(write(tmp_path, rows)), tokenizer=TARGET.tokenizer).doubts
+    assert any("the log says 90 tokens per answer" in each for each in said)
+    assert any("the log says 900 tokens per prompt" in each for each in said)
+
+
 def sharing(times: Sequence[float | str], size: int, **more: Any) -> list[dict[str, Any]]:
     """Prompts of 100 blocks less 5 tokens, 40 of them shared."""
     return [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+from whet.requests import media
 from whet.requests.parse import Unreadable, parse_item
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "string"}}}
@@ -171,6 +173,98 @@ def test_an_answer_is_put_together_from_a_stored_stream(key: str, stored: Any) -
     request = one({"messages": ASK, key: stored, "max_tokens": 200})
     assert (request.output, request.reasoning) == ("on its way", "hm")
     assert (request.prompt_tokens, request.output_tokens) == (9, 4)
+
+
+TEXT_CHUNKS = [{"choices": [{"delta": {"content": text}}]} for text in ("on its ", "way")]
+ONE, TWO = map(json.dumps, TEXT_CHUNKS)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        f": keep-alive\r\n\r\ndata: {ONE}\r\n\r\ndata: {TWO}\r\n\r\ndata: [DONE]\r\n\r\n",
+        f"\ufeffdata: {ONE}\n\ndata: {TWO}\n\n",
+        f"id: 1\ndata:{ONE}\n\nid\ndata:{TWO}\n\n",
+        f"retry: 100\nevent: x\ndata: {ONE}\n\ndata: {TWO}\n\n",
+        f"data: {ONE}\ndata: {TWO}\n",
+        f'way"}}}}]}}\n\ndata: {ONE}\n\ndata: {TWO}\n\n',
+        f'data: {ONE}\n\ndata: {TWO}\n\ndata: {{"cho',
+        'data: {\ndata:  "choices": [{"delta": {"content": "on its way"}}]\ndata: }\n\n',
+        f"{ONE}\n{TWO}\n",
+        [f"data: {ONE}", f"data: {TWO}", "data: [DONE]"],
+        'data: {"type": "response.output_text.delta", "delta": "on its way"}\n\n',
+    ],
+)
+def test_a_stored_stream_is_known_by_any_of_its_lines(raw: str | list[str]) -> None:
+    assert one({"messages": ASK, "response": raw}).output == "on its way"
+
+
+@pytest.mark.parametrize("text", ["id: 7\ndata: 9", "data: hi", '{"a": 1}\n{"b": 2}', "a\n\n\nb"])
+def test_an_answer_that_looks_like_a_stream_stays_a_text(text: str) -> None:
+    assert one({"messages": ASK, "response": text}).output == text
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "data": "QUJD" * 99}}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {
+            "type": "tool_result",
+            "tool_use_id": "1",
+            "content": [{"type": "text", "text": "a"}, IMAGE],
+        },
+        {"type": "tool_result", "tool_use_id": "1", "content": [IMAGE]},
+        {
+            "toolResult": {
+                "toolUseId": "1",
+                "content": [{"text": "a"}, {"image": {"format": "png"}}],
+            }
+        },
+    ],
+)
+def test_an_image_in_a_tool_result_is_told_as_media(block: dict[str, Any]) -> None:
+    request = one({"messages": [*ASK, {"role": "user", "content": [block]}]})
+    assert media(request).total() == 1
+
+
+def test_a_tool_result_of_json_is_text() -> None:
+    block = {"toolResult": {"toolUseId": "1", "content": [{"json": {"state": "sent"}}]}}
+    request = one({"messages": [*ASK, {"role": "user", "content": [block]}]})
+    assert (request.messages or ())[-1]["content"] == '{"state": "sent"}'
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ({"call": {"messages": ASK}}, '."call"'),
+        ({"http": {"sent": {"contents": ASK}}}, '."http"."sent"'),
+        ({"data": json.dumps({"prompt": "hi"}), "x": 1}, '(."data" | fromjson)'),
+        ({"data": {"request": {"prompt": "hi"}}}, '."data"."request"'),
+        ({"a-b": {"c": {"prompt": "hi"}}}, '."a-b"."c"'),
+    ],
+)
+def test_a_request_under_another_name_is_refused_with_its_path(
+    line: dict[str, Any], path: str
+) -> None:
+    with pytest.raises(Unreadable, match=re.escape(f"a request under {path}; convert: jq")):
+        parse_item(line, "log:1")
+
+
+@pytest.mark.parametrize(
+    ("more", "unread"),
+    [
+        ({"received_at": "2025-11-27T08:00:00.5Z", "created": 1_760_000_000}, ()),
+        ({"received_at": "2025-11-27T08:00:00.5Z"}, ("received_at",)),
+        ({"reply": {"choices": []}}, ("reply",)),
+        ({"request_created_at": "2025-11-27T08:00:00.5Z", "sent": "2025-11-27 08:00:00"}, ()),
+    ],
+)
+def test_a_time_or_an_answer_under_another_name_is_named(
+    more: dict[str, Any], unread: tuple[str, ...]
+) -> None:
+    assert one({"request": {"messages": ASK}, **more}).unread == unread
 
 
 def test_a_stored_stream_of_calls_or_of_another_form_is_no_text() -> None:

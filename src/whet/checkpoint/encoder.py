@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +13,16 @@ from whet.checkpoint.chat import ChatTemplate, TemplateProblem
 from whet.checkpoint.tokenizer import load_tokenizer
 from whet.core.errors import CheckpointError, UsageError
 from whet.core.outside import read_text
-from whet.requests import LoggedRequest
+from whet.requests import LoggedRequest, TokenCheck
 
 Ids = NDArray[np.int32]
 
 _AT_ONCE: Final = 64
 """Texts encoded in one call, which keeps much more of each than its ids."""
-_MAX_ID: Final = 2**31 - 1
+_PADDED: Final = 512
+"""Models pad their vocabulary to a multiple of at most so many tokens."""
+_COUNTED: Final = 256
+"""Requests whose tokens are compared with the log's own counts."""
 
 
 class PromptEncoder:
@@ -40,16 +43,21 @@ class PromptEncoder:
         self._fast = tokenizer.backend_tokenizer
         self._fast.no_truncation()  # its file may set both; a server uses neither
         self._fast.no_padding()
+        ids = (self._fast.get_vocab_size() - 1, *self._fast.get_added_tokens_decoder())
+        self._vocabulary = -(-(max(ids) + 1) // _PADDED) * _PADDED
         self._chat = ChatTemplate(tokenizer, chat_template, variables)
 
     def ids_many(self, requests: Sequence[LoggedRequest]) -> list[Ids | TemplateProblem]:
-        """Token ids of each prompt; the problem of one that the chat template refuses."""
+        """Token ids of each prompt; the problem of one that the chat template refuses.
+
+        ``UsageError`` for a prompt that was logged as ids which this tokenizer does not have.
+        """
         texts: dict[int, str] = {}
         row: dict[int, Ids | TemplateProblem] = {}
         for at, request in enumerate(requests):
             try:
                 if request.prompt_token_ids is not None:
-                    row[at] = _given(request.prompt_token_ids)
+                    row[at] = self._given(request.place, request.prompt_token_ids)
                 elif request.messages is None:
                     row[at] = np.asarray(self._fast.encode(request.prompt or "").ids, np.int32)
                 else:
@@ -58,6 +66,24 @@ class PromptEncoder:
                 row[at] = problem
         row |= zip(texts, self.encode_many(list(texts.values())), strict=True)
         return [row[at] for at in range(len(requests))]
+
+    def _given(self, place: str, ids: Sequence[int]) -> Ids:
+        largest = max(ids, default=0)
+        if largest >= self._vocabulary:
+            raise UsageError(
+                f"{place}: its token id {largest:,} is not one of this tokenizer, which has "
+                f"{self._fast.get_vocab_size():,}: the log's ids are of another vocabulary",
+                fix="give the model that the log is of, or a log with the text of its prompts",
+            )
+        return np.asarray(ids, dtype=np.int32)
+
+    def count_doubts(self, requests: Sequence[LoggedRequest]) -> Iterator[str]:
+        """What is odd about the log's counts, by some of its requests."""
+        check, rows = TokenCheck(self.encode), requests[:: len(requests) // _COUNTED + 1]
+        for request, ids in zip(rows, self.ids_many(rows), strict=True):
+            if not isinstance(ids, TemplateProblem):
+                check.add(request, len(ids))
+        return check.doubts()
 
     def text(self, request: LoggedRequest) -> str:
         """The prompt as text, up to the begin of the answer."""
@@ -87,12 +113,6 @@ class PromptEncoder:
     def decode(self, ids: Ids) -> str:
         """The text of token ids, special tokens included."""
         return str(self._fast.decode(ids.tolist(), skip_special_tokens=False))
-
-
-def _given(ids: Sequence[int]) -> Ids:
-    if any(each > _MAX_ID for each in ids):
-        raise TemplateProblem("its token ids are larger than any vocabulary")
-    return np.asarray(ids, dtype=np.int32)
 
 
 def load_encoder(

@@ -14,13 +14,12 @@ from whet.checkpoint import locate_without_weights
 from whet.checkpoint.chat import TEMPLATE_REFUSES, TemplateProblem
 from whet.checkpoint.encoder import Ids, PromptEncoder, load_encoder
 from whet.core.errors import UsageError
-from whet.core.format import plural
 from whet.load.sharing import chain_hashes
 from whet.prompts.causes import CauseFinder, Variables
 from whet.prompts.fixes import FIXES, apply_fixes, fixable
 from whet.prompts.options import PromptsOptions
 from whet.prompts.records import CauseKind, Fix, HitTokens, PromptAnalysis
-from whet.requests import LeftOut, LoggedRequest, LogReader, count_doubt, finding, media, only_model
+from whet.requests import LeftOut, LoggedRequest, LogReader, TokenCheck, only_model
 
 _BATCH: Final = 256
 """Requests whose blocks are hashed together."""
@@ -131,22 +130,16 @@ def analyse(
     """
     size = log.options.block_size
     traffic, finder = Replay(size), CauseFinder(size, redacted=log.options.redact)
-    count, times, counted = 0, list[int](), list[tuple[int | None, int]]()
+    count, times, counts = 0, list[int](), TokenCheck(log.encoder.encode)
     for count, prompt in enumerate(log.prompts(), start=1):
         request, tokens = prompt.request, len(prompt.ids)
         finder.judge(request, tokens=tokens, hit_tokens=traffic.add(prompt))
-        if not media(request):
-            counted.append((request.prompt_tokens, tokens))
+        counts.add(request, tokens)
         if request.at_ns is not None:
             times = [*times[:1], request.at_ns]
         if count % _PROGRESS == 0:
             progress(count)
-    left_out, doubts = log.left_out, [*log.reader.check.doubts(), count_doubt(counted)]
-    if other := count - len(counted):
-        share = f"{other:,} of {plural(count, 'request')}"
-        doubts.append(
-            finding("media", f"{share} hold images or sound: their text alone is counted")
-        )
+    left_out, doubts = log.left_out, (*log.reader.check.doubts(), *counts.doubts())
     fixes, together = _check_fixes(log, finder.variables, traffic)
     analysis = PromptAnalysis(
         source=log.path.name,
@@ -160,7 +153,7 @@ def analyse(
         causes=finder.result(),
         fixes=fixes,
         together=together,
-        doubts=tuple(filter(None, doubts)),
+        doubts=doubts,
     )
     return analysis, finder.variables
 

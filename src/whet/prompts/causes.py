@@ -324,7 +324,8 @@ def _kind(lines: list[Line], other: list[Line], at: int) -> CauseKind:
         return _pattern_kind(here.text, there.text)
     if here.where == "tools":
         tools, others = ([x.text for x in row if x.where == "tools"] for row in (lines, other))
-        return "order" if sorted(tools) == sorted(others) else "template"
+        if sorted(tools) == sorted(others):
+            return "order"
     if _moved_documents(lines, other, at):
         return "order"
     if around_name(here.text, there.text) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -20,6 +21,7 @@ from whet.prompts.lines import (
 )
 from whet.prompts.records import CauseKind
 from whet.requests import LoggedRequest
+from whet.requests.log_times import as_object
 
 FIXES: Final[Mapping[CauseKind, str]] = {
     "whitespace": "Send one form of white space",
@@ -57,7 +59,7 @@ def apply_fixes(
 ) -> LoggedRequest:
     """``request`` with the fixes of ``kinds``; the same object where nothing changes.
 
-    Values are moved out of the instructions and of the messages before the first answer.
+    Values are moved out of the tools, the instructions and of the messages before the first answer.
     """
     fixed = request
     if "whitespace" in kinds:
@@ -157,7 +159,13 @@ def _edit(request: LoggedRequest, edit: _Edit, *, before_answers: bool = False) 
         role = str(message.get("role"))
         answered |= before_answers and role == "assistant"
         messages.append(message if answered else _edited(message, role, edit))
-    return replace(request, messages=tuple(messages))
+    tools = tuple(_edited_tool(tool, edit) for tool in request.tools)
+    return replace(request, messages=tuple(messages), tools=tools)
+
+
+def _edited_tool(tool: Mapping[str, Any], edit: _Edit) -> Mapping[str, Any]:
+    text = json.dumps(tool, ensure_ascii=False)
+    return as_object(edit("tools", text)) or tool
 
 
 def _edited(message: Mapping[str, Any], role: str, edit: _Edit) -> Mapping[str, Any]:

@@ -89,7 +89,8 @@ def headline(analysis: PromptAnalysis) -> str:
     )
     if analysis.fixes:
         return f"{text}. With the fixes below it finds {percent(analysis.best.rate)}."
-    return f"{text}. No fix raises that."
+    untried = any(cause.kind not in (*FIXES, "other") for cause in analysis.causes)
+    return f"{text}. No fix {'was tried for the causes below' if untried else 'raises that'}."
 
 
 def setting(analysis: PromptAnalysis) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Logs of requests: one record, the reader of every form of log, and the checks over all rows."""
 
-from whet.requests.checks import count_doubt
+from whet.requests.checks import TokenCheck
 from whet.requests.files import BLANK, INCOMPLETE
 from whet.requests.reader import LogReader, only_model
 from whet.requests.records import (
@@ -20,7 +20,7 @@ __all__ = [
     "LeftOut",
     "LogReader",
     "LoggedRequest",
-    "count_doubt",
+    "TokenCheck",
     "describe_left_out",
     "document_text",
     "finding",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from statistics import median
 from typing import Any, Final
 
 from whet.core.format import plural
+from whet.core.units import NS_PER_S
 from whet.requests.log_times import Clock
 from whet.requests.parse import TEMPLATE_FIELDS
 from whet.requests.records import (
@@ -25,13 +26,12 @@ from whet.requests.records import (
     finding,
     media,
 )
+from whet.requests.sample import prompt_number
 
 _FRAME_TOKENS: Final = 64
 """Tokens that a chat template may put around the text; as many again for each 4 messages."""
 _FACTOR: Final = 1.5
 _OTHER_TOKENIZER: Final = 1.1
-_MOST_BYTES: Final = 24
-"""Bytes of text per token that no tokenizer reaches in ordinary text."""
 _FEWEST: Final = 20
 """Requests of one text that are a redacted log, or one that was made by a load generator."""
 _ONE_TEXT: Final = 0.9
@@ -41,19 +41,25 @@ _SHORTER: Final = 3
 _SHORTER_SHARE: Final = 0.05
 """Requests that are shorter than the one before in their conversation: a log that is reversed."""
 _LOOK: Final = 1_000
-"""Requests whose counts are compared with their characters and words."""
+"""Requests whose answers are counted."""
 _MOST_KEYS: Final = 100_000
-_MOST_AT_ONCE: Final = 50
-"""Requests of one time that are compared with one another."""
+_SAME_ANSWER: Final = 8
+"""Tokens of an answer that are not in its text, such as its end and the names of channels."""
+_FEWEST_ANSWERS: Final = 5
+_FEWEST_MARKS: Final = 16
+_MARKED: Final = 0.8
+"""A text of so many signs, so many of them one, is masked: ``xxxx xx xxxxxx``."""
 _UNTIMED: Final = "have no time: they stay behind the request before them"
 _ODD: Final[Mapping[str, FindingName]] = {
     _UNTIMED: "times",
     "have a time that is not understood; write it as 2025-11-27T08:00:00Z": "times",
-    "have the time and the text of an earlier one: lines that are in the log twice?": "duplicates",
+    "have the text of an earlier one within a second: lines that are in the log twice?": (
+        "duplicates"
+    ),
+    "have the id, prompt and answer of an earlier one: each is counted once": "duplicates",
+    "have a prompt that is masked, such as by x for each letter": "redacted",
     "have a prompt that says it was truncated": "truncated",
     "have a prompt of fewer bytes than the log counts tokens: redacted or cut": "redacted",
-    f"have over {_MOST_BYTES} bytes of prompt for each token that the log counts: it counts "
-    "without cached tokens, or a part": "counts",
     "have an answer of more tokens than their own limit: one of the two is of another request": (
         "counts"
     ),
@@ -62,11 +68,20 @@ _ODD: Final[Mapping[str, FindingName]] = {
     "have fields that change the prompt and that whet renders without "
     f"({', '.join(sorted(TEMPLATE_FIELDS))})": "template-fields",
 }
-_, _UNREAD, _TWICE, _SHORTENED, _PROMPT, _FEW, _LIMIT, _ANSWER, _FIELDS = _ODD
+_, _UNREAD, _TWICE, _AGAIN, _MASKED, _SHORTENED, _PROMPT, _LIMIT, _ANSWER, _FIELDS = _ODD
 _PLACEHOLDER: Final = re.compile(
     r"[\W_]*|[\[<][^\n\"{}]{0,80}[\]>]|([\w-]{1,20}[:=])?[0-9a-f]{16,}", re.IGNORECASE
 )
 """A prompt's last message in the place of its text: ``***``, ``[REDACTED]``, a hash."""
+_LONGER: Final = (
+    "have an answer of more tokens than their own limit, counted from its text: it is not the "
+    "answer alone, or of another tokenizer"
+)
+_REASONS: Final = {
+    "prompt": ("redacted, cut, or ", "counts without cached tokens, or "),
+    "answer": ("totals of a session, reasoning that is not logged, or ", "more than it, or "),
+}
+"""Why the log counts more tokens than its text has, and why fewer."""
 _CUT: Final = re.compile(r"(\.\.\.|…) ?[\[(<][^\])>\n]{0,40}truncated", re.IGNORECASE)
 
 
@@ -79,7 +94,7 @@ class LogCheck:
     def __init__(self, clock: Clock | None = None, *, in_file_order: bool = False) -> None:
         """``clock`` has read the times of the log; a log in the file's order needs none."""
         self._clock, self._in_file_order = clock or Clock(), in_file_order
-        self._requests = self._textless = self._characters = 0
+        self._requests = self._textless = self._masked = 0
         self._tokens, self._bytes = array("q"), array("q")
         self._odd = LeftOutCounts()
         self._ends, self._sizes = Counter[int](), Counter[int]()
@@ -87,28 +102,31 @@ class LogCheck:
         self._sessions = set[str]()
         self._turns: dict[int, int] = {}
         self._longer = self._shorter = 0
-        self._same_time = deque[LoggedRequest](maxlen=_MOST_AT_ONCE)
+        self._repeats = _Repeats()
 
-    def add(self, request: LoggedRequest) -> None:
-        """Count one request; a row of lengths has no text to check."""
+    def add(self, request: LoggedRequest) -> bool:
+        """Count one request; False for one that an earlier line holds, by its id and texts.
+
+        A row of lengths has no text to check.
+        """
         self._requests += 1
         if request.model is not None:
             self._models[request.model] += 1
         if not request.has_prompt:
-            return
+            return True
+        if repeat := self._repeats.reason(request):
+            self._odd.add(repeat, request.place)
+        if repeat == _AGAIN:
+            return False
         if request.at_ns is None:
             self._odd.add(_UNREAD if request.odd_time else _UNTIMED, request.place)
-        elif any(_same(request, each) for each in self._same_time):
-            self._odd.add(_TWICE, request.place)
-        if self._same_time and self._same_time[-1].at_ns != request.at_ns:
-            self._same_time.clear()
-        self._same_time.append(request)
         self._unread.update(request.unread)
         self._add_conversation(request)
         if not TEMPLATE_FIELDS.isdisjoint(request.sampling):
             self._odd.add(_FIELDS, request.place)
         self._add_text(request)
         self._add_counts(request)
+        return True
 
     def _add_conversation(self, request: LoggedRequest) -> None:
         """Whether it is longer than the request before it of the same conversation."""
@@ -131,7 +149,11 @@ class LogCheck:
         if media(request):
             return
         self._sizes[len(end)] += 1
-        key = 0 if _PLACEHOLDER.fullmatch(end) else hash(end)
+        marks = "" if request.prompt_token_ids else _marks(end)
+        if len(marks) >= _FEWEST_MARKS:
+            self._masked += 1
+            self._odd.add(_MASKED, request.place)
+        key = 0 if marks or _PLACEHOLDER.fullmatch(end) else hash(end)
         if key in self._ends or len(self._ends) < _MOST_KEYS:
             self._ends[key] += 1
 
@@ -140,18 +162,10 @@ class LogCheck:
             size = _prompt_bytes(request)
             self._tokens.append(request.prompt_tokens)
             self._bytes.append(size)
-            if len(self._tokens) <= _LOOK and size > _FRAME_TOKENS:
-                texts = [request.prompt or "", *map(_content, request.messages or ())]
-                sizes = sum(map(len, texts)), sum(len(text.split()) for text in texts)
-                self._characters += request.prompt_tokens in sizes
             frame = _FRAME_TOKENS + _FRAME_TOKENS // 4 * len(request.messages or ())
             if request.prompt_tokens > size + frame:
                 self._textless += 1
                 self._odd.add(_PROMPT, request.place)
-            elif request.prompt_token_ids is None and size > _MOST_BYTES * (
-                request.prompt_tokens + _FRAME_TOKENS
-            ):
-                self._odd.add(_FEW, request.place)
         answer = _size(request.output or "", request.reasoning or "", request.tool_calls)
         tokens = request.output_tokens or 0
         if answer and tokens > answer + _FRAME_TOKENS:
@@ -162,6 +176,9 @@ class LogCheck:
     @property
     def problem(self) -> str | None:
         """Why the prompts are not those that were sent; None while most can be."""
+        if 2 * self._masked > self._requests:
+            text = f"{self._masked:,} of {self._requests:,} requests {_MASKED}"
+            return finding("redacted", f"{text}; give a log with the whole text")
         if 2 * self._textless <= len(self._tokens):
             return None
         tokens, size = median(self._tokens), median(self._bytes)
@@ -204,8 +221,6 @@ class LogCheck:
             )
             text = "fields of the log that are neither counted nor sent, as whet does not know them"
             yield finding("not-read", f"{text}: {', '.join(names)}")
-        if 2 * self._characters > min(len(self._tokens), _LOOK):
-            yield finding("counts", "the log's counts are the characters or words of its prompts")
         longest = max(self._sizes, default=0)
         count = self._sizes[longest]
         if (
@@ -241,25 +256,103 @@ class LogCheck:
             )
 
 
-def count_doubt(pairs: Iterable[tuple[int | None, int]]) -> str | None:
-    """What is odd about tokens as logged and as counted, by their medians; None if nothing is.
+class TokenCheck:
+    """Compares the log's own counts and limits with the tokens that its texts have here."""
 
-    Templates differ by some tokens or some percent, which is ordinary.
+    def __init__(self, encode: Callable[[str], Sized]) -> None:
+        self._encode, self._requests, self._media = encode, 0, 0
+        self._prompts, self._answers = list[tuple[int, int]](), list[tuple[int, int]]()
+        self._longer = LeftOutCounts()
+
+    def add(self, request: LoggedRequest, tokens: int) -> None:
+        """Add a request of ``tokens`` prompt tokens; the first answers are counted as well."""
+        self._requests += 1
+        if media(request):
+            self._media += 1
+            return
+        if request.prompt_tokens is not None:
+            self._prompts.append((request.prompt_tokens, tokens))
+        text = (request.reasoning or "") + (request.output or "")
+        if not text or request.tool_calls or self._requests > _LOOK:
+            return
+        counted = len(self._encode(text))
+        if request.output_tokens is not None:
+            self._answers.append((request.output_tokens, counted))
+        elif request.max_tokens and counted > _OTHER_TOKENIZER * request.max_tokens + _SAME_ANSWER:
+            self._longer.add(_LONGER, request.place)
+
+    def doubts(self) -> Iterator[str]:
+        """What is odd about the counts, one sentence each with its name."""
+        yield from _count_doubt("tokenizer", self._prompts, "prompt", _FRAME_TOKENS)
+        if len(self._answers) >= _FEWEST_ANSWERS:
+            yield from _count_doubt("counts", self._answers, "answer", _SAME_ANSWER)
+        of = f"of {plural(self._requests, 'request')}"
+        for each in self._longer.records():
+            yield finding("counts", f"{each.count:,} {of} (first {each.first}) {each.reason}")
+        if self._media:
+            text = f"{self._media:,} {of} hold images or sound: their text alone is counted"
+            yield finding("media", text)
+
+
+def _count_doubt(
+    name: FindingName, known: Sequence[tuple[int, int]], what: str, frame: int
+) -> Iterator[str]:
+    """What is odd about tokens as logged and as counted, by their medians.
+
+    Templates differ by ``frame`` tokens or some percent, which is ordinary.
     """
-    known = [(logged, counted) for logged, counted in pairs if logged is not None]
     if not known:
-        return None
+        return
     ratio = median((logged + 1) / (counted + 1) for logged, counted in known)
     theirs, ours = (median(each) for each in zip(*known, strict=True))
-    if 1 / _OTHER_TOKENIZER <= ratio <= _OTHER_TOKENIZER or abs(theirs - ours) <= _FRAME_TOKENS:
-        return None
-    why = "redacted, cut, or " if theirs > ours else "counts without cached tokens, or "
-    why = "" if 1 / _FACTOR <= ratio <= _FACTOR else why
-    return finding(
-        "tokenizer",
-        f"the log says {theirs:,.0f} tokens per prompt and its text has {ours:,.0f} (medians of "
+    if 1 / _OTHER_TOKENIZER <= ratio <= _OTHER_TOKENIZER or abs(theirs - ours) <= frame:
+        return
+    why = _REASONS[what][theirs < ours] if not 1 / _FACTOR <= ratio <= _FACTOR else ""
+    yield finding(
+        name,
+        f"the log says {theirs:,.0f} tokens per {what} and its text has {ours:,.0f} (medians of "
         f"{len(known):,} requests): {why}another tokenizer or template",
     )
+
+
+class _Repeats:
+    """Finds requests that are in a log twice, by their ids or by texts at nearly one time.
+
+    An id of several prompts is that of a session, or a constant.
+    """
+
+    def __init__(self) -> None:
+        self._times_ns = dict[object, int]()
+        self._ids = dict[object, tuple[int, str | None]]()
+        self._own_ids = True
+
+    def reason(self, request: LoggedRequest) -> str | None:
+        """``_AGAIN``, ``_TWICE`` where it is not certain, or None."""
+        prompt, output, at_ns = prompt_number(request), request.output, request.at_ns
+        known, answer = self._ids.get(request.request_id, (None, None))
+        self._own_ids = self._own_ids and known in (None, prompt)
+        before_ns = self._times_ns.get((prompt, output))
+        for table in (self._ids, self._times_ns):
+            if len(table) > _MOST_KEYS:
+                table.clear()
+        if request.request_id is not None:
+            self._ids[request.request_id] = prompt, answer or output
+        if at_ns is not None:
+            self._times_ns[prompt, output] = at_ns
+        by_id = self._own_ids and known == prompt
+        if by_id and output in (answer, None):
+            return _AGAIN
+        near_ns = NS_PER_S if output else 0
+        near = at_ns is not None and before_ns is not None and abs(at_ns - before_ns) <= near_ns
+        return _TWICE if near or (by_id and answer is None) else None
+
+
+def _marks(text: str) -> str:
+    """The letters of a text, or its other signs, if hardly any differs; else none."""
+    letters = "".join(filter(str.isalpha, text.casefold()))
+    marks = letters or re.sub(r"[\s\d]", "", text)
+    most = max(map(marks.count, set(marks)), default=0)
+    return marks if len(marks) > 2 and most >= _MARKED * len(marks) else ""
 
 
 def _is_round(length: int) -> bool:
@@ -276,12 +369,6 @@ def _end(request: LoggedRequest) -> str:
 
 def _content(message: Mapping[str, Any]) -> str:
     return content_text(message.get("content"))
-
-
-def _same(one: LoggedRequest, other: LoggedRequest) -> bool:
-    """Whether two requests have one time, prompt and answer."""
-    keys = ("at_ns", "messages", "prompt", "prompt_token_ids", "output")
-    return all(getattr(one, key) == getattr(other, key) for key in keys)
 
 
 def _prompt_bytes(request: LoggedRequest) -> int:

@@ -23,7 +23,7 @@ INVALID: Final = "not valid JSON"
 INCOMPLETE: Final = "an incomplete last line"
 NOT_UTF8: Final = "not UTF-8"
 TOO_LONG: Final = f"longer than {human_bytes(MAX_LINE_BYTES)}"
-DAMAGED: Final = "a file that is damaged or ends early"
+DAMAGED: Final = "a file that is not UTF-8, is damaged or ends early"
 OTHER_FILE: Final = "not a log"
 UNEVEN: Final = "a row that has not the cells of the header"
 
@@ -44,6 +44,7 @@ _LOGS: Final = _LINES | {".json", ".csv", ".tsv"}
 _CELL: Final = r'"?[\w .#@()/-]+"?'
 _HEADER: Final = re.compile(rf"{_CELL}(?:[,;\t]{_CELL})+")
 csv.field_size_limit(MAX_LINE_BYTES)
+_JSON: Final = re.compile(rb"(\[\s*)?\{\s*[\"}]")
 _SEPARATOR: Final = re.compile(r"[\s,\]]*")
 
 LeaveOut = Callable[[str, str], None]
@@ -68,15 +69,29 @@ def check_file(path: Path) -> None:
 
 
 def folder_logs(folder: Path, leave_out: LeaveOut) -> Iterator[Path]:
-    """The logs at any depth, sorted, without hidden ones."""
+    """The logs at any depth by their first bytes, sorted, without hidden ones."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts):
             continue
-        if _LOGS.intersection(path.suffixes):
+        if _LOGS.intersection(path.suffixes) or _is_log(path):
             yield path
         else:
             leave_out(OTHER_FILE, name.as_posix())
+
+
+def _is_log(path: Path) -> bool:
+    """Whether a file of any name begins as JSON or as a table, or cannot be unpacked."""
+    head = _head(path)
+    cells = [re.split(rb"[,;\t]", line) for line in (head or b"").split(b"\n", 2)[:2]]
+    rows = len(cells[0]) == len(cells[-1]) and is_table(path)
+    return head is None or rows or _JSON.match(head) is not None
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file begins with the header of a table."""
+    first = (_head(path) or b"").split(b"\n", 1)[0].decode("utf-8", "replace")
+    return _HEADER.fullmatch(first.strip()) is not None
 
 
 def read_items(path: Path, name: str, leave_out: LeaveOut) -> Iterator[Item]:
@@ -85,10 +100,8 @@ def read_items(path: Path, name: str, leave_out: LeaveOut) -> Iterator[Item]:
     with open_log(path) as file:
         try:
             yield from read(file, name, leave_out)
-        except (EOFError, lzma.LZMAError, zlib.error, OSError, csv.Error):
+        except (EOFError, lzma.LZMAError, zlib.error, OSError, csv.Error, UnicodeDecodeError):
             leave_out(DAMAGED, name)
-        except UnicodeDecodeError:
-            leave_out(NOT_UTF8, name)
 
 
 def _lines(file: IO[bytes], name: str, leave_out: LeaveOut) -> Iterator[Item]:
@@ -148,7 +161,7 @@ def _document(file: IO[bytes], name: str, leave_out: LeaveOut) -> Iterator[Item]
             more = stream.read(max(MIB, rest))
             if not more:
                 if rest:
-                    leave_out(INVALID, place)
+                    leave_out(INVALID if number == 1 else DAMAGED, place)
                 return
             text, start = text[start:] + more, 0
             continue
@@ -182,14 +195,15 @@ def _reader_of(path: Path) -> Callable[[IO[bytes], str, LeaveOut], Iterator[Item
     """Which way to read a file: lines, one JSON value over several lines, or a table."""
     head = _head(path) or b""
     first = head.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
-    if _HEADER.fullmatch(first):
+    if is_table(path):
         return _table
     if _LINES.intersection(path.suffixes):
         return _document if first == "[" else _lines
     if head.startswith(b"["):
         return _document
-    objects = any(map(_is_object, head.split(b"\n", 3)[:3]))
-    return _document if ".json" in path.suffixes and not objects else _lines
+    objects = any(map(_is_object, head.split(b"\n", 20)[:20]))
+    begins = head.startswith(b"{") and not (objects or first.endswith("}"))
+    return _document if begins else _lines
 
 
 def _is_object(line: bytes) -> bool:

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 TIME_KEYS: Final = (
-    "start_time", "startTime", "timestamp", "@timestamp", "created", "created_at", "createdAt",
-    "time", "ts",
+    "start_time", "startTime", "request_created_at", "timestamp", "@timestamp", "created",
+    "created_at", "createdAt", "logging_time", "time", "ts",
 )  # fmt: skip
 """Keys that may hold a line's time; the first one present counts: a start before a log's own."""
 
 NESTS: Final = (
     "request", "body", "proxy_server_request", "params", "input", "inputs", "inputBodyJson",
-    "request_body", "requestBody", "jsonPayload", "payload",
+    "request_body", "requestBody", "jsonPayload", "payload", "full_request",
 )  # fmt: skip
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK: Final = re.compile(
@@ -227,10 +227,13 @@ def _unit(
         return "ms", None, None
     if form_unit == "ms" and len(fractions) and 1000 * rps > _MOST_RPS:
         return "s", None, None
+    per_unit = {unit: rps * per for unit, per in _PER_SECOND.items()}
+    likely = [unit for unit, own in per_unit.items() if _LEAST_RPS <= own <= _MOST_RPS]
+    units = dict.fromkeys(["s", "ms", *([] if len(fractions) else likely)])
+    shown = " and ".join(f"{per_unit[unit]:.3g} if it is in {unit}" for unit in units)
     odd = place(int(fractions[0] if len(fractions) else seconds.argmax()))
     problem = UsageError(
-        f"{odd}: its time is not clear: {len(seconds):,} rows are {rps:.3g} requests per second if "
-        f"it is in s and {1000 * rps:.3g} if it is in ms",
+        f"{odd}: its time is not clear: {len(seconds):,} rows in requests per second: {shown}",
         fix="write all times in one unit, and say which with --trace-unit",
     )
     return form_unit, problem, None

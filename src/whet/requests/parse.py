@@ -20,6 +20,7 @@ from whet.requests.log_times import (
     Json,
     as_items,
     as_object,
+    clock_ns,
     exact_number,
     nested,
     time_ns,
@@ -88,11 +89,16 @@ FOREIGN: Final[Mapping[str, str]] = {
 """Forms that are not read, by a key that they have."""
 _ANSWERS: Final = (
     "response", "completion", "output", "outputs", "result", "generated_text", "response_body",
-    "responseBody",
+    "responseBody", "full_response",
 )  # fmt: skip
 """Keys of an answer: a completion object, a stream of chunks, or its text."""
 _SESSION_KEYS: Final = (
     "session_id", "conversation_id", "sessionId", "conversationId", "thread_id",
+)  # fmt: skip
+_ANSWER_KEYS: Final = frozenset({"choices", "candidates", "usage", "usageMetadata", "stop_reason"})
+_REQUEST_IDS: Final = (
+    "request_id", "requestId", "x_request_id", "x-request-id", "call_id", "litellm_call_id",
+    "generation_id", "event_id",
 )  # fmt: skip
 _PROMPTS: Final = ("messages", "prompt", "contents", "text_input")
 _LONG_TEXT: Final = 200
@@ -142,7 +148,9 @@ def parse_item(
         requests = _openai(levels, alpaca(item), place, form)
     else:
         names = (what for key, what in FOREIGN.items() if any(key in each for each in levels))
-        raise Unreadable(next(names, NO_REQUEST))
+        path = _inside(item)
+        inside = path and f"a request under {path}; convert: jq -c '. + {{request: {path}}}'"
+        raise Unreadable(inside or next(names, NO_REQUEST))
     return list(map(_check_text, requests)) if check_text else requests
 
 
@@ -164,7 +172,22 @@ def _unread(item: Json, body: Json) -> tuple[str, ...]:
     """Fields of a body that are not known, and long texts of the line that may be of its prompt."""
     names = set(body) - _KNOWN if body is not item else set[str]()
     texts = {key for key in item if len(_text(item, key) or "") >= _LONG_TEXT}
+    texts |= {key for key in item if _ANSWER_KEYS & (as_object(item[key]) or {}).keys()}
+    if _logged_ns([item, body]) is None:
+        texts |= {key for key in item if clock_ns(str(item[key])[:40]) is not None}
     return tuple(sorted(names | (texts - _KNOWN - {*_ANSWERS})))
+
+
+def _inside(item: Json, path: str = "") -> str | None:
+    """The path for jq of a request in an object whose name is not known."""
+    for key, value in item.items():
+        inner, here = as_object(value) or {}, f"{path}.{json.dumps(key)}"
+        here = f"({here} | fromjson)" if isinstance(value, str) else here
+        if any(map(inner.get, _PROMPTS)):
+            return here
+        if deeper := _inside(inner, here):
+            return deeper
+    return None
 
 
 def _failed(item: Json) -> bool:
@@ -200,7 +223,7 @@ def _openai(levels: Sequence[Json], body: Json, place: str, form: str) -> list[L
         "at_ns": at_ns,
         "odd_time": at_ns is None and any(each.get(key) for each in levels for key in TIME_KEYS),
         "model": _text(body, "model") or _text(levels[0], "model") or _text(answer, "model"),
-        "session": _session(levels),
+        "session": _name(levels, *_SESSION_KEYS),
         "tools": _tools(body.get("tools")),
         "chat_template_kwargs": as_object(body.get("chat_template_kwargs")) or {},
         "cache_salt": _text(body, "cache_salt"),
@@ -215,6 +238,7 @@ def _openai(levels: Sequence[Json], body: Json, place: str, form: str) -> list[L
             LoggedRequest(place=f"{place}#{i + 1}", **known, **prompt, **answer_fields(answer, i))
             for i, prompt in enumerate(prompts)
         ]
+    known["request_id"] = _name(levels, *_REQUEST_IDS) or _name([answer, levels[0]], "id")
     known["prompt_tokens"], known["output_tokens"] = token_counts(answer, levels)
     if form != REQUEST_LOG:
         known["prompt_tokens"] = whole(levels[0].get("input_length"))
@@ -354,9 +378,10 @@ def _plain_output(levels: Sequence[Json]) -> Json:
     return {"output": next(filter(None, texts), None)}
 
 
-def _session(levels: Sequence[Json]) -> str | None:
+def _name(levels: Sequence[Json], *keys: str) -> str | None:
+    """The first of the keys that holds a name or a number, also in the line's metadata."""
     held = filter(None, (as_object(one.get("metadata")) for one in levels))
-    values = (holder.get(key) for holder in (*levels, *held) for key in _SESSION_KEYS)
+    values = (holder.get(key) for holder in (*levels, *held) for key in keys)
     names = (each for each in values if type(each) is int or (isinstance(each, str) and each))
     return next(map(str, names), None)
 

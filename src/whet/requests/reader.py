@@ -14,8 +14,8 @@ from typing import Final
 from whet.core.errors import UsageError
 from whet.core.names import did_you_mean
 from whet.core.units import TimeUnit
+from whet.requests import files
 from whet.requests.checks import LogCheck
-from whet.requests.files import BLANK, INCOMPLETE, OTHER_FILE, check_file, folder_logs, read_items
 from whet.requests.log_times import Clock, Times
 from whet.requests.parse import parse_item
 from whet.requests.records import (
@@ -29,9 +29,13 @@ from whet.requests.records import (
 from whet.requests.trace_formats import FORM_UNITS
 
 MAX_BROKEN_SHARE: Final = 0.01
-_WHOLE: Final = frozenset({BLANK, INCOMPLETE, OTHER_FILE})
+_WHOLE: Final = frozenset({files.BLANK, files.INCOMPLETE, files.OTHER_FILE})
 """Reasons of the file's reader that do not count against the log. A line of another kind, such as
 an embeddings call or a conversation without an answer, does not count either."""
+_TABLE_FIX: Final = (
+    'give a CSV with the columns of a form of docs/logs.md, numbers such as 1234.5 without ",", '
+    'and a quote in a cell as "" and not \\"; pandas.DataFrame.to_csv writes such'
+)
 _LENGTHS: Final = "lengths without a prompt: whet bench --trace and whet plan --workload read them"
 
 
@@ -64,7 +68,7 @@ class LogReader:
         self._clock = Clock() if documents else None
         self.check = LogCheck()
         if not path.is_dir():
-            check_file(path)
+            files.check_file(path)
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         """Read from the start; the counts begin again."""
@@ -83,8 +87,8 @@ class LogReader:
                 self.leave_out(f"another model ({request.model})", request.place)
                 continue
             empty = False
-            self.check.add(request)
-            yield request
+            if self.check.add(request):
+                yield request
         if empty:
             raise self.no_request()
 
@@ -99,8 +103,17 @@ class LogReader:
             self._broken.add(reason, place)
 
     def refuse_broken(self) -> None:
-        """Raise ``UsageError`` if over 1% of the lines read so far are broken."""
+        """Raise ``UsageError`` if over 1% of the lines read so far are broken.
+
+        What a file that ends early has lost is not known, so it is always too much.
+        """
         broken = self._broken.records()
+        for each in broken:
+            if each.reason == files.DAMAGED:
+                raise UsageError(
+                    f"{self.path}: {each.reason} ({each.first}), after {self._valid_lines:,} lines",
+                    fix="copy the log again: how many lines are lost is not known",
+                )
         count = sum(each.count for each in broken)
         lines = self._valid_lines + count
         if count > MAX_BROKEN_SHARE * lines:
@@ -134,10 +147,11 @@ class LogReader:
                 f"{', '.join(sorted(self.models))}{did_you_mean(self.model, self.models)}",
             )
         reasons = describe_left_out(self.left_out())
+        fix = 'give one JSON object per line with "messages", "prompt" or "conversations", or a '
+        is_table = self.path.is_file() and files.is_table(self.path)
         return UsageError(
             f"{self.path} has no request that can be read ({reasons or 'no row'})",
-            fix='give one JSON object per line with "messages", "prompt" or "conversations", or a '
-            "form of docs/logs.md",
+            fix=_TABLE_FIX if is_table else f"{fix}form of docs/logs.md",
         )
 
     def _read_clock(self) -> Clock:
@@ -174,11 +188,11 @@ class LogReader:
         if not self.path.is_dir():
             yield from self._log(self.path, self.path.name)
             return
-        for path in folder_logs(self.path, self._skip):
+        for path in files.folder_logs(self.path, self._skip):
             yield from self._log(path, path.relative_to(self.path).as_posix())
 
     def _log(self, path: Path, name: str) -> Iterator[LoggedRequest]:
-        for place, item, has_surrogate in read_items(path, name, self._skip):
+        for place, item, has_surrogate in files.read_items(path, name, self._skip):
             try:
                 requests = parse_item(
                     item, place, check_text=has_surrogate, documents=self._documents

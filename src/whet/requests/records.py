@@ -51,7 +51,7 @@ class LoggedRequest:
     ``max_tokens`` is its own limit on the answer. The token counts are those of the server.
     ``hash_ids`` name the blocks of the prompt in a trace of lengths: equal leading ids are an equal
     beginning. ``tier`` is the service tier that was asked for. ``unread`` are fields that may
-    change the prompt and are not known here.
+    change the prompt and are not known here. ``request_id`` is what gateways or servers call it.
     ``turn`` is the number of the answer in a ShareGPT conversation, from 1.
     """
 
@@ -70,6 +70,7 @@ class LoggedRequest:
     reasoning: str | None = None
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     turn: int | None = None
+    request_id: str | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     max_tokens: int | None = None

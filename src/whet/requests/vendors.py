@@ -8,6 +8,7 @@ turns, and alpaca's instruction with its history.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -20,6 +21,7 @@ from whet.requests.records import (
     LoggedRequest,
     Unreadable,
     content_text,
+    part_text,
 )
 
 _PROMPT_COUNTS: Final = (
@@ -72,6 +74,10 @@ _INNER: Final = {
 """What a block is, by the key of the object that it holds."""
 _KINDS: Final = {"tool_use": "call", "tool_result": "result", "thinking": "thought"}
 """What a block is, by its type."""
+_SSE: Final = re.compile(r"(?:(?:data|event|id|retry)?:.*|data|event|id|retry|)", re.DOTALL)
+"""A line of a stream of server-sent events; one that begins with a colon is a comment."""
+_CHUNK: Final = {"choices", "candidates", "created_at"}
+"""Keys of a chunk, in a list or in lines."""
 CONVERSATIONS: Final = ("conversations", "conversation")
 """Keys of the turns."""
 _SPEAKERS: Final[Mapping[str, str]] = {
@@ -224,11 +230,18 @@ def _call(block: Json) -> Json:
 
 def _result(block: Json) -> Json:
     content = next((block[key] for key in ("content", "output", "response") if key in block), "")
-    text = content_text(content) if isinstance(content, list) else content
+    if isinstance(content, list):
+        inner = (each.get("json") if isinstance(each, dict) else None for each in content)
+        parts = [
+            each if own is None else json.dumps(own)
+            for each, own in zip(content, inner, strict=True)
+        ]
+        is_text = all(part_text(each) is not None for each in parts)
+        content = content_text(parts) if is_text else parts  # parts show media
     keys = ("tool_use_id", "toolUseId", "call_id", "id", "name")
     number = next((block[key] for key in keys if block.get(key)), None)
-    text = text if isinstance(text, str) else json.dumps(text)
-    return {"role": "tool", "tool_call_id": number, "content": text}
+    content = content if isinstance(content, str | list) else json.dumps(content)
+    return {"role": "tool", "tool_call_id": number, "content": content}
 
 
 def answer_fields(answer: Json, index: int) -> Json:
@@ -286,32 +299,24 @@ def _thought(block: Json) -> str:
 
 def streamed_answer(value: object) -> Json | None:
     """The completion that a stream's chunks, a list or their raw text, add up to; else None."""
-    if isinstance(value, str) and value.lstrip().startswith(("data:", "event:")):
-        lines = (line.removeprefix("data:").strip() for line in value.splitlines())
-        value = [*filter(None, map(as_object, lines))]
-        is_stream = bool(value)
-    else:
-        chunks = value if isinstance(value, list) else []
-        is_stream = any(
-            {"choices", "candidates"} & (as_object(each) or {}).keys() for each in chunks
-        )
-    if not is_stream or not isinstance(value, list):
+    chunks = _chunks(value)
+    if chunks is None:
         return None
     answer, usage, message = Json(), Json(), defaultdict[str, str](str)
     calls = defaultdict[Any, defaultdict[str, str]](lambda: defaultdict(str))
-    for chunk in filter(None, map(as_object, value)):
+    for chunk in chunks:
         if chunk.get("type") == "response.completed":
             return as_object(chunk.get("response"))
-        begun = as_object(chunk.get("message")) or {}
-        for holder in (begun, chunk):
+        for holder in (as_object(chunk.get("message")) or {}, chunk):
             usage |= as_object(holder.get("usage")) or {}
         answer |= {key: chunk[key] for key in ("usageMetadata", "model") if chunk.get(key)}
         choices = chunk.get("choices")
         first = as_object(choices[0]) if isinstance(choices, list) and choices else None
         delta = as_object((first or chunk).get("delta")) or {}
-        text = (
-            delta.get("text") or (first or {}).get("text") or answer_fields(chunk, 0).get("output")
-        )
+        is_text = chunk.get("type") == "response.output_text.delta"
+        written = chunk.get("delta" if is_text else "response")
+        texts = (delta.get("text"), (first or {}).get("text"), written)
+        text = next(filter(None, texts), answer_fields(chunk, 0).get("output"))
         delta = {"content": text, "reasoning_content": delta.get("thinking"), **delta}
         _add_texts(message, delta, "content", "reasoning_content", "reasoning")
         parts = delta.get("tool_calls")
@@ -320,6 +325,25 @@ def streamed_answer(value: object) -> Json | None:
             _add_texts(calls[part.get("index")], call, "name", "arguments")
     tools = [{"type": "function", "function": dict(call)} for call in calls.values()]
     return {**answer, "usage": usage, "choices": [{"message": {**message, "tool_calls": tools}}]}
+
+
+def _chunks(value: object) -> list[Json] | None:
+    """The objects of a stream that was logged as a list, as lines or as events; else None."""
+    if isinstance(value, list) and {*map(type, value)} == {str}:
+        value = "\n\n".join(value)
+    if isinstance(value, str):
+        lines = re.split(r"\r\n?|\n", value.strip("\ufeff\r\n "))
+        if 2 * sum(_SSE.fullmatch(line) is not None for line in lines) > len(lines):
+            events = (each.split("\n") for each in "\n".join(lines).split("\n\n"))
+            data = [[line[5:] for line in each if line[:5] == "data:"] for each in events]
+            whole = [[made] if (made := as_object("\n".join(each))) else each for each in data]
+            chunks = [*filter(None, (as_object(each) for row in whole for each in row))]
+            if chunks or "[DONE]" in value:
+                return chunks
+        objects = [*map(as_object, lines)] if len(lines) > 1 else []
+        value = objects if all(each and _CHUNK & each.keys() for each in objects) else []
+    rows = [*filter(None, map(as_object, value if isinstance(value, list) else ()))]
+    return rows if any(_CHUNK & each.keys() for each in rows) else None
 
 
 def _add_texts(texts: dict[str, str], more: Json, *keys: str) -> None:

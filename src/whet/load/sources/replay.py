@@ -22,14 +22,11 @@ from whet.load.sharing import TokenIds
 from whet.load.sources.request import OUTPUT_LENGTHS, BenchRequest, Row, Target
 from whet.load.synthetic import draw_of, ordinary_ids, require_memory, warmed, write_synthetic
 from whet.load.texts import TextTokenizer, load_text_tokenizer, seeded
-from whet.requests import LoggedRequest, LogReader, count_doubt, describe_left_out, finding, media
+from whet.requests import LoggedRequest, LogReader, TokenCheck, describe_left_out, finding, media
 from whet.requests.trace import Trace
 
 _WARM_TOKENS: Final = 64
 """The least that a warm-up prompt has: any chat template leaves room for words in it."""
-
-_COUNTED: Final = 256
-"""Requests whose tokens are compared with the log's own counts."""
 
 
 def _holds_hashes(trace: Trace) -> bool:
@@ -62,13 +59,8 @@ def _doubts(trace: Trace, tokenizer: Path) -> Iterator[str]:
         return
     requests = trace.rows
     counter = load_text_tokenizer(tokenizer)
-    numbered = [(number, each) for number, each in enumerate(requests, 1) if not media(each)]
-    pairs = (
-        (each.prompt_tokens, len(_read(trace, number, each, counter)))
-        for number, each in numbered[:: len(numbered) // _COUNTED + 1]
-        if each.prompt_tokens is not None
-    )
-    yield from filter(None, (count_doubt(pairs), unsent_fields(requests, SEVERAL)))
+    yield from counter.encoder.count_doubts(requests)
+    yield from filter(None, [unsent_fields(requests, SEVERAL)])
     if limits := sum(each.silent for each in requests):
         text = f"{plural(limits, 'request')} of {trace.path} do not say how long the answer was"
         yield finding("limits", f"{text}: max_tokens is generated")
@@ -200,12 +192,14 @@ def open_rows(request: BenchRequest, tokenizer: Path, observer: Observer) -> tup
     if not isinstance(path, Path):
         return ()
     reader, rows, encoder = LogReader(path), list[Row](), load_text_tokenizer(tokenizer)
+    counts = TokenCheck(encoder.encoder.encode)
     for each in reader:
         row = _row(each, encoder, request.outputs)
         if isinstance(row, str):
             reader.leave_out(row, each.place)
         else:
             rows.append(row)
+            counts.add(each, len(row.prompt_token_ids))
     reader.refuse_textless()
     left_out = describe_left_out(reader.left_out())
     if not rows:
@@ -214,9 +208,8 @@ def open_rows(request: BenchRequest, tokenizer: Path, observer: Observer) -> tup
             fix="give a log with text and answers, or the length of answers with --output-len",
         )
     observer.note(f"{path}: {len(rows)} rows can be used, left out: {left_out or 'none'}")
-    counted = count_doubt((row.request.prompt_tokens, len(row.prompt_token_ids)) for row in rows)
     unsent = unsent_fields((row.request for row in rows), SEVERAL)
-    for doubt in (*reader.check.doubts(), *filter(None, (counted, unsent))):
+    for doubt in filter(None, (*reader.check.doubts(), *counts.doubts(), unsent)):
         observer.warn(doubt)
     each_run = request.requests + request.load.num_warmups
     if each_run <= len(rows) < each_run * request.runs:

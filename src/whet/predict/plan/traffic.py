@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from whet.checkpoint.encoder import load_encoder
-from whet.core.errors import UsageError
+from whet.checkpoint.encoder import PromptEncoder, load_encoder
+from whet.core.errors import CheckpointError, UsageError
 from whet.core.format import plural
 from whet.load.sharing import cached_tokens
 from whet.predict.performance.simulator import Request
@@ -102,14 +102,17 @@ def _from_file(path: Path, reading: Reading, tokenizer: Path | None) -> PlannedT
     A row without lengths counts for the rate alone; a log without any is tokenized.
     """
     trace = read_trace(path, reading)
-    # A limit stands for the tokens of an answer that was not logged.
-    counted = (row for row in trace.rows if row.input_tokens and row.output_bound)
-    rows = [row for row in counted if row.output_tokens is not None or not row.output]
-    if not rows and tokenizer is not None:
+    rows = [row for row in trace.rows if row.input_tokens and _answer_is_counted(row)]
+    encoder, doubts = None, trace.doubts
+    if tokenizer is not None and trace.holds_prompts:
+        with suppress(CheckpointError):  # counts need none
+            encoder = load_encoder(tokenizer)
+            doubts = (*doubts, *encoder.count_doubts(trace.rows))
+    if not rows and encoder is not None:
         trace = read_trace(path, replace(reading, lengths_only=False))  # refuses redacted text
-        if requests := tuple(_tokenized(trace, tokenizer)):
-            lines = [trace.left_out_text] * bool(trace.left_out or trace.bad_lines)
-            doubts = (*trace.doubts, *lines)
+        if requests := tuple(_tokenized(trace, encoder)):
+            lines = [trace.left_out_text] if trace.left_out or trace.bad_lines else []
+            doubts = (*doubts, *lines)
             return PlannedTraffic(requests=requests, rate=trace.rate_rps, doubts=doubts)
     if not rows:
         raise UsageError(
@@ -119,13 +122,12 @@ def _from_file(path: Path, reading: Reading, tokenizer: Path | None) -> PlannedT
     return PlannedTraffic(
         requests=tuple(_with_cached(trace, rows)),
         rate=trace.rate_rps,
-        doubts=(*trace.doubts, *_doubts(trace, len(rows))),
+        doubts=(*doubts, *_doubts(trace, len(rows))),
     )
 
 
-def _tokenized(trace: Trace, tokenizer: Path) -> Iterator[Request]:
+def _tokenized(trace: Trace, encoder: PromptEncoder) -> Iterator[Request]:
     """Each request of a log as this tokenizer counts it, with what a prefix cache has of it."""
-    encoder = load_encoder(tokenizer)
     rendered = zip(trace.rows, encoder.ids_many(trace.rows), strict=True)
     pairs = [(each, ids) for each, ids in rendered if isinstance(ids, np.ndarray) and len(ids)]
     hits = cached_tokens([ids for _, ids in pairs], block_size=_BLOCK)

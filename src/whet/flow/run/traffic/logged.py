@@ -31,7 +31,7 @@ from whet.load.logged import MARK_TOKENS, unsent_fields
 from whet.load.sharing import ideal_hit_rate
 from whet.quality import QualityPlan, tokens_needed
 from whet.quality.verdicts import MIN_DOCUMENTS
-from whet.requests import LoggedRequest, LogReader, count_doubt, media, plain_messages
+from whet.requests import LoggedRequest, LogReader, TokenCheck, media, plain_messages
 from whet.requests.records import request_line
 from whet.requests.sample import (
     PARTS,
@@ -147,11 +147,12 @@ def read_traffic(
     left_out: Counter[str] = Counter()
     doubts: tuple[str, ...] = ()
     if stored is None:
-        sample, counts, doubts = take_sample(traffic.log, traffic.seed)
-        left_out.update(dict(counts))
+        sample, lines, doubts = take_sample(traffic.log, traffic.seed)
+        left_out.update(dict(lines))
     else:
         sample = read_sample(LogReader(stored))
     encoder = load_encoder(tokenizer, variables=dict(variables))
+    counts = TokenCheck(encoder.encode)
     usable: list[SampledRequest] = []
     lengths: list[tuple[int, int]] = []
     prompts: list[Ids] = []
@@ -169,6 +170,7 @@ def read_traffic(
         else:
             lengths.append((len(ids), tokens))
             prompts.append(ids)
+            counts.add(each.request, len(ids))
             logged = tokens if traffic.answers == "logged" else None
             request = replace(each.request, output_tokens=logged)
             usable.append(replace(each, request=request))
@@ -179,14 +181,13 @@ def read_traffic(
             "another kind, or set traffic.answers to natural where it has no answers",
         )
     requests = [each.request for each in usable]
-    counted = zip((each.prompt_tokens for each in requests), map(len, prompts), strict=True)
     return TrafficLog(
         path=traffic.log,
         sample=replace(sample, requests=tuple(usable)),
         left_out=tuple(left_out.items()),
         lengths=tuple(lengths),
         hit_rate=ideal_hit_rate(prompts, block_size=BLOCK),
-        doubts=(*doubts, *filter(None, (count_doubt(counted), unsent_fields(requests)))),
+        doubts=(*doubts, *counts.doubts(), *filter(None, [unsent_fields(requests)])),
     )
 
 

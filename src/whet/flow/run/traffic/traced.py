@@ -116,7 +116,10 @@ def store_points(plan: Plan, recorder: Recorder) -> None:
         f"{load.seconds:g} s, {log.rate}"
         + (f"; {log.whole.left_out_text}" if log.whole.left_out or log.whole.bad_lines else "")
     )
-    for doubt in filter(None, (*log.whole.doubts, unsent_fields(log.beginning.rows))):
+    rows = log.beginning.rows
+    encoder = load_text_tokenizer(plan.tokenizer).encoder
+    counted = encoder.count_doubts(rows) if log.whole.holds_prompts else ()
+    for doubt in filter(None, (*log.whole.doubts, *counted, unsent_fields(rows))):
         observer.warn(doubt)
     for item in plan.resolved:
         store_log_rate(plan.spec.load, recorder.store, item.variant.name)
