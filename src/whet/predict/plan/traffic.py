@@ -136,6 +136,11 @@ def _tokenized(trace: Trace, encoder: PromptEncoder) -> Iterator[Request]:
             yield Request(prompt=len(ids), output=output, cached=cached)
 
 
+def _answer_is_counted(row: LoggedRequest) -> bool:
+    """Whether the answer's tokens are known; its limit stands for one that was not logged."""
+    return bool(row.output_bound) and (row.output_tokens is not None or not row.output)
+
+
 def _doubts(trace: Trace, used: int) -> Iterator[str]:
     """Rows that are left out, and what the lengths of a log, without its text, leave open."""
     if trace.left_out or trace.bad_lines:
