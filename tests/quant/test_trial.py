@@ -220,3 +220,18 @@ def test_token_ids_beyond_the_embedding_are_named(calibration: Path, tmp_path: P
             ),
             calibration=tmp_path / "text.jsonl",
         )
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "phi3", "falcon_h1"])
+def test_a_shape_that_contradicts_the_config_takes_no_recipe(kind: str, tmp_path: Path) -> None:
+    """Whether or not its layers can be run, and in whichever layer."""
+    folder = write_kind(kind, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if ".3." in name and "attn.o_proj" in name)
+    tensors[name] = torch.zeros(128, 64, dtype=torch.bfloat16)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for recipe in (GPTQ, GPTQ.model_copy(update={"method": "rtn"})):
+        with pytest.raises(
+            WhetError, match=r"o_proj.*\[128, 64\] and config\.json says \[128, 128\]"
+        ):
+            recipe_problem(folder, recipe)

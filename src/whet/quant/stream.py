@@ -156,7 +156,7 @@ class LayerStream:
         table = torch.zeros(1, embedding.embedding_dim, dtype=self.skeleton.dtype)
         self.embed(table.expand(embedding.num_embeddings, -1))
         tried: list[object] = []
-        layers: list[tuple[str, int, nn.Module]] = []
+        layers: list[tuple[str, int, dict[str, Tensor]]] = []
         types = getattr(self._decoder.config, "layer_types", None)
         for index, prefix in enumerate(self._architecture.prefixes):
             names = [name for name in tensors if name.startswith(prefix)]
@@ -166,8 +166,11 @@ class LayerStream:
             if kind in tried:
                 continue
             tried.append(kind)
-            layers.append((prefix, index, self._load(prefix, index, own)))
-        for prefix, index, layer in layers:
+            layers.append((prefix, index, own))
+            whole = {name: tensors[name] for name in names}
+            self.skeleton.load(whole, self._layers[index], self._device)  # damage before all else
+        for prefix, index, own in layers:
+            layer = self._load(prefix, index, own)
             with self._metered(layer, index) as (meters, _):
                 self._advance([replace(self._batches[0])], index, layer)
             for unit, meter in meters.items():
