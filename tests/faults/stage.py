@@ -153,8 +153,8 @@ def _watch(engine: FaultyEngine, patch: pytest.MonkeyPatch) -> None:
     """Let the engine count records and timed requests, and accept a late client."""
     note, window = RunStore.note, trial.run_window
 
-    def counted(store: RunStore, kind: str, key: str, *, status: str, reason: Any = None) -> None:
-        note(store, kind, key, status=status, reason=reason)
+    def counted(store: RunStore, kind: str, key: str, *, status: str, **more: Any) -> None:
+        note(store, kind, key, status=status, **more)
         engine.trials += kind == "trials"
         if status == "complete":
             engine.count(kind)

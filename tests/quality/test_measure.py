@@ -29,7 +29,9 @@ DOCUMENTS, TASKS = 60, 20
 def plan(tmp_path_factory: pytest.TempPathFactory) -> QualityPlan:
     folder = tmp_path_factory.mktemp("quality")
     chat = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]
-    rows: list[dict[str, Any]] = [{"text": "a" * (10 + i % 40)} for i in range(DOCUMENTS - 1)]
+    rows: list[dict[str, Any]] = [
+        {"text": ("ab" * 25)[: 10 + i % 40]} for i in range(DOCUMENTS - 1)
+    ]
     return QualityPlan(
         variant="fp16",
         tokenizer=write_tokenizer(folder / "tokenizer"),
@@ -135,7 +137,7 @@ def test_one_document_scored_as_noise_fails_although_the_mean_is_inconclusive(
     plan: QualityPlan, baseline: QualityRecord
 ) -> None:
     def reply(body: Body) -> Reply:
-        wrong = "prompt_logprobs" in body and spoken(body) == "a" * 25
+        wrong = "prompt_logprobs" in body and spoken(body) == ("ab" * 25)[:25]
         return likelihoods(body, lambda *_: -math.log(256) - 2.0) if wrong else plain(body)
 
     plain = model(uniform)
@@ -403,7 +405,7 @@ def test_a_failing_task_request_leaves_the_verdict_unknown(
 def test_records_of_other_text_are_never_paired(
     plan: QualityPlan, baseline: QualityRecord, tmp_path: Path
 ) -> None:
-    rows = [{"text": "b" * (10 + i)} for i in range(DOCUMENTS)]
+    rows = [{"text": "bc" * (5 + i)} for i in range(DOCUMENTS)]
     other = replace(plan, heldout=write_lines(tmp_path / "heldout.jsonl", rows))
     record, _ = measure(against(baseline, other), model(uniform))
     assert record.perplexity_ratio is None

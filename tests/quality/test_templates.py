@@ -111,7 +111,7 @@ def test_a_system_turn_is_folded_where_the_template_refuses_it(tmp_path: Path) -
 
 
 def plan_of(folder: Path, template: str, **spec: Any) -> QualityPlan:
-    rows = [{"text": "a" * (10 + i % 40)} for i in range(60)]
+    rows = [{"text": ("ab" * 25)[: 10 + i % 40]} for i in range(60)]
     return QualityPlan(
         variant="fp16",
         tokenizer=write_tokenizer(folder / "tokenizer", template=template),

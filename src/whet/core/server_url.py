@@ -63,6 +63,9 @@ def split_address(text: str, what: str) -> tuple[str, int]:
 def _split(url: str) -> SplitResult:
     if _UNSENDABLE.search(url):  # urlsplit drops some of them
         raise ValueError("write a host in its ASCII form, and other characters as %XX")
+    host = re.split("[/?#]", url.partition("//")[2], maxsplit=1)[0]
+    if host.startswith("[") and not _AFTER_BRACKET.fullmatch(host.partition("]")[2]):
+        raise ValueError("only a port follows the bracket")  # which some versions do not see
     return urlsplit(url)
 
 
@@ -71,8 +74,6 @@ def _checked_port(parts: SplitResult) -> int | None:
     host = parts.hostname or ""
     if parts.netloc.startswith("["):
         ip_address(host.replace("%25", "%"))
-        if not _AFTER_BRACKET.fullmatch(parts.netloc.partition("]")[2]):
-            raise ValueError("only a port follows the bracket")
     elif host and not all(_LABEL.fullmatch(label) for label in host.removesuffix(".").split(".")):
         raise ValueError("its host is not a name or an address")
     return parts.port

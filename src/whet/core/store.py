@@ -270,14 +270,16 @@ class RunStore:
         if before.get("sha256", digest) != digest:  # a kill before the last line spoils nothing
             self._log(kind, key, before | {"sha256": None})
         write_atomic(self._place(kind, key), text)
-        self._log(kind, key, {"status": status, "reason": None, "sha256": digest})
+        self.note(kind, key, status=status, sha256=digest)
         if self.listener is not None:
             self.listener(kind, key, record)
 
-    def note(self, kind: str, key: str, *, status: str, reason: str | None = None) -> None:
-        """Journal the status of a key whose data, if any, is stored elsewhere."""
-        why = None if reason is None else redact(reason)
-        self._log(kind, key, {"status": status, "reason": why})
+    def note(
+        self, kind: str, key: str, *, status: str, reason: str | None = None, sha256: str = ""
+    ) -> None:
+        """Journal the status of a key, and the hash of its record if it has one."""
+        values = {"status": status, "reason": None if reason is None else redact(reason)}
+        self._log(kind, key, values | ({"sha256": sha256} if sha256 else {}))
 
     def _log(self, kind: str, key: str, values: Mapping[str, Any]) -> None:
         entry = {"at": time.time(), "kind": kind, "key": key, **values}
