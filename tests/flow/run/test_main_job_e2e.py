@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 WHET = [sys.executable, "-m", "whet"]
-DONE = '"status": "complete", "reason": null}'
+DONE = '"status": "complete", "reason": null, "sha256": "'
 LEVERS = {
     "draft+cache": "speculation: {num_tokens: 4}, prefix_cache: true",
     "awq+draft+cache": "weights: awq, speculation: {num_tokens: 4}, prefix_cache: true",
@@ -84,7 +84,7 @@ def first_trial(journal: Path, process: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
         for line in journal.read_text().splitlines() if journal.exists() else ():
-            if '"kind": "trials"' in line and line.endswith(DONE):
+            if '"kind": "trials"' in line and DONE in line and line.endswith("}"):
                 return str(json.loads(line)["key"])
         time.sleep(0.2)
     raise AssertionError(f"no trial ended; whet ended with {process.poll()}")
