@@ -78,7 +78,7 @@ class PromptEncoder:
         return np.asarray(ids, dtype=np.int32)
 
     def count_doubts(self, requests: Sequence[LoggedRequest]) -> Iterator[str]:
-        """What is odd about the log's counts, by some of its requests."""
+        """Say what is odd about the log's counts, by some of its requests."""
         check, rows = TokenCheck(self.encode), requests[:: len(requests) // _COUNTED + 1]
         for request, ids in zip(rows, self.ids_many(rows), strict=True):
             if not isinstance(ids, TemplateProblem):

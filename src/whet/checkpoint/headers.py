@@ -65,7 +65,7 @@ class TensorHeader:
         return self.end - self.start
 
     def read(self, most: int = MIB) -> bytes:
-        """The first bytes of its data, at most so many."""
+        """Return the first bytes of its data, at most ``most``."""
         with self.file.open("rb") as file:
             file.seek(self.start)
             return file.read(min(most, self.size_bytes))

@@ -213,5 +213,5 @@ def _states(config: Mapping[str, Any], layers: int) -> StateLayers:
 
 
 def _number(config: Mapping[str, Any], *keys: str) -> int:
-    """The first positive whole number under one of ``keys``, or 0."""
+    """Return the first positive whole number under one of ``keys``, or 0."""
     return next((each for each in map(config.get, keys) if type(each) is int and each > 0), 0)

@@ -195,7 +195,7 @@ class BenchOptions:
     result: ResultOptions = ResultOptions()
 
     def given(self) -> frozenset[str]:
-        """The names of the options that differ from their defaults."""
+        """Return the names of the options that differ from their defaults."""
         groups = [getattr(self, group.name) for group in fields(self)]
         return frozenset(
             each.name
